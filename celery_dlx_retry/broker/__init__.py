@@ -1,0 +1,1 @@
+"""Talk to RabbitMQ through kombu and py-amqp; knows nothing of Celery."""

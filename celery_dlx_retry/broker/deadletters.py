@@ -1,0 +1,115 @@
+"""Look at dead letters and put them back to work; bodies are bytes here, and never decoded."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from amqp import spec
+from amqp.exceptions import NotFound
+
+from celery_dlx_retry.core.headers import REPLAYS, DeadRecord, Failure, for_replay, history_of, record_of
+from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.publish import Publisher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A dead letter as it lies in its queue."""
+
+    message: Message
+    record: DeadRecord
+    history: tuple[Failure, ...]
+    replays: int
+
+
+def browse(connection: Connection, queue: str) -> Iterator[DeadMessage]:
+    """Every dead letter in a queue, oldest first. They stay there; others do not see them while we look."""
+    with _reading(connection, queue) as letters:
+        for _, letter in letters:
+            yield letter
+
+
+def replay(
+    connection: Connection, queue: str, *, publisher: Publisher, wanted: Callable[[DeadMessage], bool]
+) -> Iterator[DeadMessage]:
+    """Move the wanted ones back to the work queues that they came from; yields each after it has been moved.
+
+    Published, confirmed, acknowledged, one after the other: whoever stops in between has duplicated one at most.
+    """
+    with _reading(connection, queue) as letters:
+        for acknowledge, letter in letters:
+            if not wanted(letter):
+                continue
+            with publisher.producer() as producer:
+                producer.publish_message(
+                    letter.message.with_headers(for_replay(letter.message.headers)),
+                    exchange="",
+                    routing_key=letter.record.queue,
+                )
+            acknowledge()
+            yield letter
+
+
+@contextmanager
+def _reading(connection: Connection, queue: str) -> Iterator[Iterator[tuple[Callable[[], None], DeadMessage]]]:
+    with closing(connection.channel()) as channel:
+        try:
+            depth = channel.queue_declare(queue, passive=True).message_count
+        except NotFound as exc:
+            raise Missing(kind="dead-letter queue", name=queue, cure="It is made when a worker starts.") from exc
+        try:
+            yield _letters(channel, queue, depth)
+        finally:
+            # Gives back what is not acknowledged. Closing the channel would too, but counts as a failed delivery on
+            # quorum queues (test_a_hundred_looks_leave_every_dead_letter_there).
+            channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+
+
+def _letters(channel: Any, queue: str, depth: int) -> Iterator[tuple[Callable[[], None], DeadMessage]]:
+    for _ in range(depth):  # no more than there were: what is replayed and dies again comes next time
+        found = channel.basic_get(queue)
+        if found is None:
+            return
+        yield partial(channel.basic_ack, found.delivery_tag), _dead_message(queue, found)
+
+
+def _dead_message(queue: str, found: Any) -> DeadMessage:
+    headers = found.properties.get("application_headers") or {}
+    replays = headers.get(REPLAYS)
+    return DeadMessage(
+        message=Message(
+            body=found.body,
+            content_type=found.properties.get("content_type"),
+            content_encoding=found.properties.get("content_encoding"),
+            headers=headers,
+            properties=found.properties,
+        ),
+        record=record_of(headers) or _foreign(queue, headers),
+        history=history_of(headers),
+        replays=replays if isinstance(replays, int) else 0,
+    )
+
+
+def _foreign(queue: str, headers: dict[str, Any]) -> DeadRecord:
+    """Somebody put it there by hand."""
+    return DeadRecord(
+        reason=Reason.INVALID,
+        task=str(headers.get("task", "")),
+        task_id=str(headers.get("id", "")),
+        queue=queue,
+        family=queue,
+        worker="",
+        attempts=0,
+        died_at_ms=0,
+    )

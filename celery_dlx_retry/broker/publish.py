@@ -1,0 +1,187 @@
+"""Confirmed, mandatory, fork-safe publishing.
+
+A publish returns when the broker has the message, and raises a PublishError when it is not known to have it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AMQPError, ChannelError, MessageNacked, NotFound
+from kombu.exceptions import KombuError
+from kombu.messaging import Producer
+
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.core.headers import without_broker_headers
+from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.core.message import Message
+    from celery_dlx_retry.core.topology import Topology
+
+_NO_ROUTE = 312
+_PERSISTENT = 2
+_KEPT_PROPERTIES = frozenset(
+    ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id")
+)
+
+
+class Publisher:
+    """A pool of connections in confirm mode, one for each thread that publishes at the same time.
+
+    It stands outside kombu.pools: those close their sockets in every forked child with shutdown(), which cuts the
+    parent's connection too (test_a_fork_leaves_the_parents_connection_alone).
+    """
+
+    def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int) -> None:
+        self._connect = connect
+        self._confirm_timeout_ms = confirm_timeout_ms
+        self._idle: list[Connection] = []
+        self._pid = os.getpid()
+
+    @contextmanager
+    def producer(self, *, needs: Topology | None = None) -> Iterator[ConfirmedProducer]:
+        """A Kombu producer that keeps our promise; what it ``needs`` is declared if a message finds no queue."""
+        with self.connection() as connection:
+            yield ConfirmedProducer(connection, confirm_timeout_ms=self._confirm_timeout_ms, needs=needs)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection of the pool, for this thread alone."""
+        connection = self._acquire()
+        try:
+            yield connection
+        except (AMQPError, KombuError, OSError) as exc:
+            _drop(connection)
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+        except BaseException:
+            # After an error the channel may take the late confirm of this message for that of the next one, and a time
+            # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
+            _drop(connection)
+            raise
+        self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close what is idle; the next publish connects anew."""
+        while self._idle:
+            _drop(self._idle.pop())
+
+    def _acquire(self) -> Connection:
+        if self._pid != os.getpid():
+            # The sockets of the process that forked us are its own: forget them, do not close them.
+            self._idle, self._pid = [], os.getpid()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self._connected()
+            if _is_alive(connection):
+                return connection
+            _drop(connection)
+
+    def _connected(self) -> Connection:
+        connection = self._connect()
+        try:
+            # Once over all hosts of a failover URL.
+            connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
+        except (AMQPError, KombuError, OSError) as exc:
+            raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
+        return connection
+
+
+class ConfirmedProducer(Producer):
+    """What Celery's ``send_task`` takes as ``producer=``; it overrules every option that would weaken the promise."""
+
+    def __init__(self, connection: Connection, *, confirm_timeout_ms: int, needs: Topology | None) -> None:
+        super().__init__(connection, auto_declare=False)
+        self._confirm_timeout_ms = confirm_timeout_ms
+        self._needs = needs
+
+    def publish(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
+        """Publish and wait for the confirm; declare what is missing and try again if no queue took it."""
+        options.update(
+            headers=without_broker_headers(options.get("headers") or {}),
+            # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
+            mandatory=True,
+            delivery_mode=_PERSISTENT,
+            confirm_timeout=self._confirm_timeout_ms / 1000,
+            timeout=self._confirm_timeout_ms / 1000,
+            # kombu would publish again after a timeout, and under a memory alarm each copy arrives in the end.
+            retry=False,
+            # What is declared here is declared by us; a task's ``expires`` stays in its header, for in a lane the
+            # AMQP property would be a shorter time to live.
+            declare=None,
+            expiration=None,
+        )
+        try:
+            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+        except Unroutable:
+            # The broker said that no queue has it: this is no blind second publish.
+            if self._needs is None:
+                raise
+            self._reconnect()
+            declare(self.connection, self._needs)
+            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+
+    def publish_message(self, message: Message, *, exchange: str, routing_key: str) -> None:
+        """Publish a message as it is."""
+        properties = {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
+        self.publish(
+            message.body,
+            exchange=exchange,
+            routing_key=routing_key,
+            headers=message.headers,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            compression=message.compression,
+            **properties,
+        )
+
+    def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
+        facts = {"exchange": exchange, "routing_key": routing_key}
+        try:
+            super().publish(body, exchange=exchange, routing_key=routing_key, **options)
+        except MessageNacked as exc:
+            raise Nacked(**facts) from exc
+        except NotFound as exc:
+            raise Unroutable(**facts) from exc
+        except ChannelError as exc:
+            if exc.reply_code == _NO_ROUTE:
+                raise Unroutable(**facts) from exc
+            raise Unreachable(problem=str(exc)) from exc
+        except TimeoutError as exc:
+            raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
+        except (AMQPError, KombuError, OSError) as exc:
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+
+    def _reconnect(self) -> None:
+        connection = self.connection
+        _drop(connection)
+        try:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+        except (AMQPError, KombuError, OSError) as exc:
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+        self.revive(connection)
+
+
+def _is_alive(connection: Connection) -> bool:
+    """Read what the broker has sent since: a close that it announced, or that the kernel knows of, shows here."""
+    try:
+        connection.drain_events(timeout=0)
+    except TimeoutError:
+        return bool(connection.connected)
+    except (AMQPError, KombuError, OSError):
+        return False
+    return bool(connection.connected)
+
+
+def _drop(connection: Connection) -> None:
+    # Not close(): that waits for an answer, which a stuck broker does not give.
+    with suppress(AMQPError, KombuError, OSError):
+        connection.collect()

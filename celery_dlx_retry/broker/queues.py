@@ -1,0 +1,110 @@
+"""dlx_queue(), the Kombu queue factory, and what a Kombu queue is to us."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
+from kombu.entity import Exchange, Queue
+
+from celery_dlx_retry.core.topology import Names, WorkQueue
+from celery_dlx_retry.errors import InvalidQueue
+
+if TYPE_CHECKING:
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.core.settings import QueueType
+
+
+def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's arguments
+    name: str,
+    *,
+    queue_type: QueueType = "classic",
+    exchange: Exchange | str | None = None,
+    routing_key: str | None = None,
+    delivery_limit: int | None = None,
+    max_length: int | None = None,
+    max_priority: int | None = None,
+    prefix: str = "dlx",
+) -> Queue:
+    """Make a work queue for ``task_queues`` whose broker-side rejects become dead letters.
+
+    What RabbitMQ itself throws out of the queue — at the delivery limit, over the length limit, rejected — goes to
+    the same dead-letter queue as what our tasks give up. Not for a queue that exists without these arguments: RabbitMQ
+    refuses to change them (406); plain queues work with DLXRetryTask as they are.
+
+    ``prefix`` must be the app's ``dlx_prefix``.
+    """
+    _check(name, queue_type, delivery_limit=delivery_limit, max_length=max_length, max_priority=max_priority)
+    arguments: dict[str, Any] = {
+        "x-queue-type": queue_type,
+        "x-dead-letter-exchange": Names(prefix=prefix).dead(),
+        "x-dead-letter-routing-key": name,
+    }
+    if max_length is not None:
+        arguments["x-max-length"] = max_length
+    if max_priority is not None:
+        arguments["x-max-priority"] = max_priority
+    if delivery_limit is not None:
+        arguments["x-delivery-limit"] = delivery_limit
+    if queue_type == "quorum" and max_length is None:
+        arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    if not isinstance(exchange, Exchange):
+        exchange = Exchange(exchange or name, type="direct")
+    return Queue(name, exchange, routing_key=routing_key or name, queue_arguments=arguments)
+
+
+def _check(name: str, queue_type: str, **numbers: int | None) -> None:
+    if not name or len(name.encode()) > 200:  # noqa: PLR2004 - AMQP names have 255 bytes, the dead letters' is longer
+        raise InvalidQueue(queue=name, problem="the name must have 1 to 200 bytes")
+    if queue_type not in ("classic", "quorum"):
+        raise InvalidQueue(queue=name, problem=f'queue_type is {queue_type!r}; it must be "classic" or "quorum"')
+    if numbers["delivery_limit"] is not None and queue_type != "quorum":
+        raise InvalidQueue(queue=name, problem='only quorum queues have a delivery limit; set queue_type="quorum"')
+    if numbers["max_priority"] is not None and queue_type != "classic":
+        raise InvalidQueue(queue=name, problem="only classic queues take max_priority; quorum queues need none")
+    for argument, value in numbers.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InvalidQueue(queue=name, problem=f"{argument} is {value!r}; it must be a whole number from 1 on")
+
+
+def work_queue(queue: Queue, *, kind: QueueType) -> WorkQueue:
+    """A Kombu queue, as far as we need to know it."""
+    return WorkQueue(name=queue.name, kind=kind, family=queue.alias or queue.name)
+
+
+def declared_kind(queue: Queue) -> QueueType | None:
+    """The type that a queue's arguments name; None if they leave it to the broker."""
+    named = (queue.queue_arguments or {}).get("x-queue-type")
+    if named is None:
+        return None
+    return "quorum" if named == "quorum" else "classic"
+
+
+def found_kind(connection: Connection, queue: Queue) -> QueueType:
+    """The type of a queue that stands and whose arguments do not name it: a virtual host may make quorum the default.
+
+    AMQP shows no arguments. But declaring it as it is with a type that does not exist changes nothing, is always
+    refused, and the refusal names the type that it has (test_the_type_of_a_queue_is_found_without_touching_it).
+    """
+    with closing(connection.channel()) as channel:
+        arguments = channel.prepare_queue_arguments(
+            {**(queue.queue_arguments or {}), "x-queue-type": "which"},
+            expires=queue.expires,
+            message_ttl=queue.message_ttl,
+            max_length=queue.max_length,
+            max_length_bytes=queue.max_length_bytes,
+            max_priority=queue.max_priority,
+        )
+        try:
+            channel.queue_declare(
+                queue.name,
+                durable=queue.durable,
+                exclusive=queue.exclusive,
+                auto_delete=queue.auto_delete,
+                arguments=arguments,
+            )
+        except (PreconditionFailed, AccessRefused, ResourceLocked) as exc:
+            return "quorum" if "current is 'quorum'" in str(exc) else "classic"
+    return "classic"

@@ -1,0 +1,116 @@
+"""Every dlx_* setting: default, meaning, validation."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from celery_dlx_retry.core.units import to_ms
+from celery_dlx_retry.errors import InvalidDelay, InvalidSetting, UnknownSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+QueueType = Literal["classic", "quorum"]
+
+# An AMQP short string holds 255 bytes; the longest name that we make adds 29 to the prefix, and a queue name follows.
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_YEAR_MS = 365 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What ``app.conf`` says about us, checked; the attribute is the setting without its ``dlx_``."""
+
+    #: First part of every broker name that we make. Two apps with one prefix share lanes; with two they stay apart.
+    prefix: str = "dlx"
+
+    #: "auto": lanes and dead-letter queues have their work queue's type. "classic" or "quorum": that type for all.
+    queue_type: Literal["auto", "classic", "quorum"] = "auto"
+
+    #: Name of the dead-letter queues. Without {queue} all work queues share one.
+    dead_letter_queue: str = "{queue}.dead"
+
+    #: A delay that no task announced is rounded up to the next lane; each is at most this much longer than the last.
+    grid: float = 1.1
+
+    #: No retry waits longer. Asking for more is an error, and the task a dead letter.
+    max_delay_ms: int = _YEAR_MS
+
+    #: False: never declare anything, only check that it is there (for apps without the configure permission).
+    declare: bool = True
+
+    #: How long a publish may wait for the broker's confirm before the task goes back to its queue.
+    confirm_timeout_ms: int = 10_000
+
+    #: True: a broker that is not RabbitMQ is an error. False: Celery's own retries are used there, with one warning.
+    require_rabbitmq: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str) or not _NAME.fullmatch(self.prefix):
+            raise InvalidSetting(
+                setting="dlx_prefix", value=self.prefix, wanted="1 to 100 letters, digits, dots, dashes, colons or _"
+            )
+        if self.queue_type not in ("auto", "classic", "quorum"):
+            raise InvalidSetting(
+                setting="dlx_queue_type", value=self.queue_type, wanted='"auto", "classic" or "quorum"'
+            )
+        if not _is_pattern(self.dead_letter_queue):
+            raise InvalidSetting(
+                setting="dlx_dead_letter_queue",
+                value=self.dead_letter_queue,
+                wanted='a queue name in which {queue} may stand for the work queue\'s, and not "{queue}" alone',
+            )
+        if not _is_number(self.grid) or not 1.01 <= self.grid <= 2:  # noqa: PLR2004 - the sentence names both
+            raise InvalidSetting(setting="dlx_grid", value=self.grid, wanted="a number from 1.01 to 2")
+        for name in ("declare", "require_rabbitmq"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidSetting(setting=f"dlx_{name}", value=getattr(self, name), wanted="True or False")
+        for name in ("max_delay_ms", "confirm_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise InvalidSetting(
+                    setting=f"dlx_{name.removesuffix('_ms')}", value=getattr(self, name), wanted="longer than 0"
+                )
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Settings:
+        """Make them from configuration: ``{"dlx_prefix": "shop", "dlx_confirm_timeout": 5}``, seconds as seconds."""
+        return cls().changed(values)
+
+    def changed(self, values: Mapping[str, Any]) -> Settings:
+        """The same with other values, as a worker's flags give them."""
+        changes: dict[str, Any] = {}
+        for setting, value in values.items():
+            if setting not in _ATTRIBUTES:
+                raise UnknownSetting(setting=setting, suggestion=_suggestion(setting))
+            attribute = _ATTRIBUTES[setting]
+            changes[attribute] = _ms(setting, value) if attribute.endswith("_ms") else value
+        return replace(self, **changes)
+
+
+_ATTRIBUTES = {f"dlx_{field.name.removesuffix('_ms')}": field.name for field in fields(Settings)}
+
+
+def _ms(setting: str, value: Any) -> int:
+    try:
+        return to_ms(value, what=setting)
+    except InvalidDelay as exc:
+        raise InvalidSetting(setting=setting, value=value, wanted="a timedelta or a number of seconds") from exc
+
+
+def _suggestion(setting: str) -> str:
+    close = difflib.get_close_matches(setting, _ATTRIBUTES, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(sorted(_ATTRIBUTES))}."
+
+
+def _is_pattern(value: Any) -> bool:
+    if not isinstance(value, str) or not value or value == "{queue}":
+        return False
+    rest = value.replace("{queue}", "")
+    return not {"{", "}"} & set(rest) and len(value.encode()) <= 200  # noqa: PLR2004 - leaves room for the queue
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,198 @@
+"""Exchanges, queues and bindings as values, and the names and arguments that we give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from celery_dlx_retry.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery_dlx_retry.core.settings import QueueType, Settings
+
+Argument = tuple[str, "str | int"]
+
+# RabbitMQ 4 deletes a message at its 21st return to a quorum queue, so that looking at it twenty times would lose it;
+# -1 lifts the limit there, but on 3.x means "drop at the first return". A huge limit is safe on both
+# (test_a_hundred_looks_leave_every_dead_letter_there).
+NO_DELIVERY_LIMIT = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSpec:
+    """A durable exchange."""
+
+    name: str
+    kind: str
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSpec:
+    """A durable queue of ours."""
+
+    name: str
+    arguments: tuple[Argument, ...] = ()
+
+    @property
+    def is_quorum(self) -> bool:
+        """Whether it is replicated, and so slow to settle when new."""
+        return ("x-queue-type", "quorum") in self.arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingSpec:
+    """From an exchange to a queue."""
+
+    exchange: str
+    queue: str
+    routing_key: str = ""
+
+
+Spec = TypeVar("Spec", ExchangeSpec, QueueSpec, BindingSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A set of broker objects in the order in which they are declared."""
+
+    exchanges: tuple[ExchangeSpec, ...] = ()
+    queues: tuple[QueueSpec, ...] = ()
+    bindings: tuple[BindingSpec, ...] = ()
+
+    def __or__(self, other: Topology) -> Topology:
+        """Both. One name with two different arguments is a mistake in the settings."""
+        union = Topology(
+            exchanges=_union(self.exchanges, other.exchanges),
+            queues=_union(self.queues, other.queues),
+            bindings=_union(self.bindings, other.bindings),
+        )
+        names = [queue.name for queue in union.queues]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidSetting(
+                    setting="dlx_dead_letter_queue",
+                    value=name,
+                    wanted="another name, or dlx_queue_type one type: classic and quorum work queues would share it",
+                )
+        return union
+
+    def __sub__(self, other: Topology) -> Topology:
+        """What is here and not there."""
+        return Topology(
+            exchanges=tuple(spec for spec in self.exchanges if spec not in other.exchanges),
+            queues=tuple(spec for spec in self.queues if spec not in other.queues),
+            bindings=tuple(spec for spec in self.bindings if spec not in other.bindings),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkQueue:
+    """A queue that workers consume from, as far as we need to know it."""
+
+    name: str
+    kind: QueueType = "classic"
+    #: Whose dead letters its own belong to: its name, or the alias of a broadcast queue whose name is random.
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.family:
+            object.__setattr__(self, "family", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Every name on the broker is a function of these two, and API: ``v1`` changes when any argument does."""
+
+    prefix: str = "dlx"
+    dead_letter_queue: str = "{queue}.dead"
+
+    @classmethod
+    def of(cls, settings: Settings) -> Names:
+        """The names that these settings lead to."""
+        return cls(prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue)
+
+    def lane(self, kind: QueueType, delay_ms: int) -> str:
+        """The lane's fanout exchange, and its wait queue."""
+        return f"{self.prefix}.v1.wait.{kind}.{delay_ms:012d}"
+
+    def back(self, kind: QueueType) -> str:
+        """The return exchange: what waited goes through it to its work queue."""
+        return f"{self.prefix}.v1.return.{kind}"
+
+    def orphans(self, kind: QueueType) -> str:
+        """The alternate exchange of the return exchange, and the queue behind it."""
+        return f"{self.prefix}.v1.orphans.{kind}"
+
+    def dead(self) -> str:
+        """The dead-letter exchange; routing key = the work queue's family."""
+        return f"{self.prefix}.v1.dead"
+
+    def dead_letters(self, family: str) -> str:
+        """The dead-letter queue of a family of work queues."""
+        return self.dead_letter_queue.replace("{queue}", family)
+
+
+def foundation(names: Names, kinds: Iterable[QueueType]) -> Topology:
+    """What stands however many lanes and work queues there are."""
+    exchanges: list[ExchangeSpec] = [ExchangeSpec(name=names.dead(), kind="direct")]
+    queues: list[QueueSpec] = []
+    bindings: list[BindingSpec] = []
+    for kind in sorted(set(kinds)):
+        orphans = names.orphans(kind)
+        exchanges += [
+            ExchangeSpec(name=orphans, kind="fanout"),
+            # When the work queue is gone, the default exchange would lose the message, or block its lane; ours parks
+            # it with the orphans and the lane flows (test_when_the_work_queue_is_gone_its_retries_are_parked).
+            ExchangeSpec(name=names.back(kind), kind="direct", arguments=(("alternate-exchange", orphans),)),
+        ]
+        queues.append(QueueSpec(name=orphans, arguments=_keeping(kind)))
+        bindings.append(BindingSpec(exchange=orphans, queue=orphans))
+    return Topology(exchanges=tuple(exchanges), queues=tuple(queues), bindings=tuple(bindings))
+
+
+def lane(names: Names, kind: QueueType, delay_ms: int) -> Topology:
+    """A way to wait one fixed time.
+
+    RabbitMQ expires messages at a queue's head only, hence one delay per queue
+    (test_a_short_delay_overtakes_a_long_one). The exchange is a fanout and there is no x-dead-letter-routing-key, so
+    that the routing key is free to carry the work queue's name through the wait: all work queues share the lane.
+    """
+    name = names.lane(kind, delay_ms)
+    arguments: tuple[Argument, ...] = (
+        ("x-message-ttl", delay_ms),
+        ("x-dead-letter-exchange", names.back(kind)),
+    )
+    if kind == "quorum":
+        # Only at-least-once dead-lettering survives the loss of a cluster node, and it asks for this overflow mode.
+        arguments += (("x-dead-letter-strategy", "at-least-once"), ("x-overflow", "reject-publish"))
+    return Topology(
+        exchanges=(ExchangeSpec(name=name, kind="fanout"),),
+        queues=(QueueSpec(name=name, arguments=_keeping(kind) + arguments),),
+        bindings=(BindingSpec(exchange=name, queue=name),),
+    )
+
+
+def around(names: Names, queue: WorkQueue) -> Topology:
+    """What a work queue needs around it: the way back into it, and its dead-letter queue."""
+    dead_letters = names.dead_letters(queue.family)
+    return Topology(
+        queues=(QueueSpec(name=dead_letters, arguments=_keeping(queue.kind)),),
+        bindings=(
+            BindingSpec(exchange=names.back(queue.kind), queue=queue.name, routing_key=queue.name),
+            BindingSpec(exchange=names.dead(), queue=dead_letters, routing_key=queue.family),
+        ),
+    )
+
+
+def _keeping(kind: QueueType) -> tuple[Argument, ...]:
+    """Arguments of a queue that keeps what is in it."""
+    if kind == "classic":
+        return (("x-queue-type", "classic"),)  # said aloud: a virtual host's default may be another
+    return (("x-queue-type", "quorum"), ("x-delivery-limit", NO_DELIVERY_LIMIT))
+
+
+def _union(ours: tuple[Spec, ...], theirs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    return ours + tuple(spec for spec in theirs if spec not in ours)

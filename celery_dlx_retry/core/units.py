@@ -1,0 +1,47 @@
+"""Seconds as users write them, milliseconds as the broker counts them."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from fractions import Fraction
+from typing import TypeAlias
+
+from celery_dlx_retry.errors import InvalidDelay
+
+Seconds: TypeAlias = int | float | timedelta
+
+
+def to_ms(value: Seconds, *, what: str) -> int:
+    """Whole milliseconds, rounded up: a delay may be late, never early.
+
+    ``what`` names the value in the error: ``"Fixed.delay"``.
+    """
+    if isinstance(value, timedelta):
+        # Not total_seconds(): that is a float, and loses microseconds beyond 270 years.
+        milliseconds = Fraction(value // timedelta(microseconds=1), 1000)
+    elif is_number(value):
+        milliseconds = exact(value) * 1000
+    else:
+        raise InvalidDelay(what=what, value=value)
+    if milliseconds < 0:
+        raise InvalidDelay(what=what, value=value)
+    return math.ceil(milliseconds)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite int or float; ``True`` is no number of anything."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def exact(value: float) -> Fraction:
+    """Give the number that was typed: 1.1 is 11/10, not 1.100000000000000088…, which would round up to 1101 ms."""
+    # float's own repr, because subclasses (NumPy's) print themselves differently.
+    return Fraction(float.__repr__(value)) if isinstance(value, float) else Fraction(value)

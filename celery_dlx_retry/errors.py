@@ -1,0 +1,203 @@
+"""Every exception of the package.
+
+Each class carries facts as attributes and writes the sentence itself: what is, what should be, what to do.
+
+    DLXError
+    ├── ConfigurationError (also a ValueError): the program or its settings are wrong; fails at definition or start
+    │   ├── InvalidDelay            a delay that is no finite, non-negative number of seconds
+    │   ├── InvalidPolicy           a policy's value makes no sense
+    │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
+    │   ├── UnknownSetting          a dlx_* setting that does not exist
+    │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do
+    │   ├── InvalidRoute            retry(exchange=…, routing_key=…) names no queue of the app
+    │   ├── DelayTooLong            a retry asks to wait longer than dlx_max_delay
+    │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
+    ├── TopologyError               the broker disagrees; stops the worker
+    │   ├── Mismatch                an object exists with other arguments
+    │   ├── Missing                 an object does not exist and we may not, or do not want to, declare it
+    │   └── Forbidden               the user lacks a permission
+    ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
+    │   ├── Nacked                  the broker refused it
+    │   ├── Unroutable              no queue took it
+    │   ├── Unconfirmed             no confirm in time: it may or may not be there
+    │   └── Unreachable             the connection failed
+    ├── DeadLetter                  raised in a task: no retry, dead letter now
+    ├── RetryIn                     raised in a task: retry after this many seconds
+    └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DLXError(Exception):
+    """Facts as keyword arguments; ``sentence`` turns them into the message."""
+
+    sentence: ClassVar[str] = "{detail}"
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        super().__init__(self.sentence.format(**facts))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["facts"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.facts)
+
+
+def _rebuild(cls: type[DLXError], facts: dict[str, Any]) -> DLXError:
+    return cls(**facts)
+
+
+class ConfigurationError(DLXError, ValueError):
+    """The program or its settings are wrong."""
+
+
+class InvalidDelay(ConfigurationError):
+    """``what``, ``value``."""
+
+    sentence = "{what} is {value!r}; it must be a timedelta or a number of seconds, finite and not negative."
+
+
+class InvalidPolicy(ConfigurationError):
+    """``what``, ``value``, ``wanted``."""
+
+    sentence = "{what} is {value!r}; it must be {wanted}."
+
+
+class InvalidSetting(ConfigurationError):
+    """``setting``, ``value``, ``wanted``."""
+
+    sentence = "{setting} is {value!r}; it must be {wanted}."
+
+
+class UnknownSetting(ConfigurationError):
+    """``setting``, ``suggestion``."""
+
+    sentence = "There is no setting {setting!r}. {suggestion}"
+
+
+class InvalidQueue(ConfigurationError):
+    """``queue``, ``problem``."""
+
+    sentence = "dlx_queue({queue!r}): {problem}."
+
+
+class InvalidRoute(ConfigurationError):
+    """``exchange``, ``routing_key``."""
+
+    sentence = (
+        "A retry asks for exchange {exchange!r} and routing key {routing_key!r}, which lead to no queue in "
+        "task_queues. Say retry(queue=...) instead, or add the queue."
+    )
+
+
+class DelayTooLong(ConfigurationError):
+    """``delay_ms``, ``limit_ms``."""
+
+    sentence = (
+        "A retry asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
+        "Ask for less, or raise dlx_max_delay and restart the workers."
+    )
+
+
+class NotRabbitMQ(ConfigurationError):
+    """``transport``."""
+
+    sentence = (
+        "The broker transport is {transport!r}, but dlx_require_rabbitmq is set and DLXRetryTask needs RabbitMQ "
+        "(amqp:// or pyamqp://). Change broker_url, or unset dlx_require_rabbitmq to use Celery's own retries."
+    )
+
+
+class TopologyError(DLXError):
+    """The broker disagrees with what we need."""
+
+
+class Mismatch(TopologyError):
+    """``kind``, ``name``, ``argument``, ``found``, ``wanted``."""
+
+    sentence = (
+        "The {kind} {name!r} exists with {argument}={found}; we need {wanted}. "
+        "Delete it once it is empty, or set another dlx_prefix (or dlx_dead_letter_queue), and start the worker again."
+    )
+
+
+class Missing(TopologyError):
+    """``kind``, ``name``, ``cure``."""
+
+    sentence = "The {kind} {name!r} does not exist. {cure}"
+
+
+class Forbidden(TopologyError):
+    """``kind``, ``name``, ``permission``."""
+
+    sentence = (
+        "The broker user may not {permission} the {kind} {name!r}. "
+        "Grant it that permission, or have someone else declare it and set dlx_declare = False."
+    )
+
+
+class PublishError(DLXError):
+    """A message was not safely handed over."""
+
+
+class Nacked(PublishError):
+    """``exchange``, ``routing_key``."""
+
+    sentence = "The broker refused the message for exchange {exchange!r}, routing key {routing_key!r} (a full queue?)."
+
+
+class Unroutable(PublishError):
+    """``exchange``, ``routing_key``."""
+
+    sentence = "No queue takes messages for exchange {exchange!r}, routing key {routing_key!r}."
+
+
+class Unconfirmed(PublishError):
+    """``exchange``, ``routing_key``, ``timeout_ms``."""
+
+    sentence = (
+        "The broker did not confirm within {timeout_ms} ms (a memory or disk alarm?) the message for exchange "
+        "{exchange!r}, routing key {routing_key!r}."
+    )
+
+
+class Unreachable(PublishError):
+    """``problem``."""
+
+    sentence = "The broker cannot be reached: {problem}."
+
+
+class DeadLetter(DLXError):
+    """Raise it in a task to make its message a dead letter now, whatever its policy says: ``DeadLetter("why")``."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail=detail)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail,)
+
+
+class RetryIn(DLXError):
+    """Raise it in a task with a policy to choose the delay of the next retry: ``RetryIn(37)``."""
+
+    def __init__(self, seconds: Any, detail: str = "") -> None:
+        super().__init__(seconds=seconds, detail=detail or f"retry in {seconds} s")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.seconds, self.detail)
+
+
+class NoBroker(DLXError):
+    """``tried``: why each way failed."""
+
+    sentence = (
+        "No RabbitMQ could be had ({tried}). Give one with DLX_TEST_BROKER_URL=amqp://guest:guest@127.0.0.1//, "
+        "start Docker, or install rabbitmq-server."
+    )

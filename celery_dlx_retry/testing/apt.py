@@ -1,0 +1,43 @@
+"""Debian's packages, for who is root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.testing.sandbox import WayFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WAY = "apt-get"
+SECONDS = 600
+
+
+def apt_install(package: str, *, say: Callable[[str], None]) -> None:
+    apt = shutil.which("apt-get")
+    if apt is None:
+        raise WayFailed(way=WAY, problem="not a Debian")
+    if os.geteuid() != 0:
+        raise WayFailed(way=WAY, problem="only root may install packages")
+    say(f"apt-get: installing {package}")
+    # RUNLEVEL=1: a package does not start its service on the way into single-user mode.
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
+        try:
+            done = subprocess.run(  # noqa: S603 - a package name of ours
+                [apt, "-q", "-o", "DPkg::Lock::Timeout=120", *command],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise WayFailed(way=WAY, problem=f"{command[0]} took more than {SECONDS} s") from exc
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+            raise WayFailed(way=WAY, problem=f"{command[0]} failed ({said[-1]})")

@@ -1,0 +1,109 @@
+"""What tests and the demo may do with a RabbitMQ, wherever it came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from amqp.exceptions import AMQPError
+from kombu.connection import Connection
+
+from celery_dlx_retry.errors import DLXError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+START_SECONDS = 60.0
+
+
+class NotOurs(DLXError):
+    """``action``, ``url``."""
+
+    sentence = (
+        "{action}() is not for the RabbitMQ at {url}: it was given, so it is used and not handled. "
+        "Unset DLX_TEST_BROKER_URL to have one that may be stopped."
+    )
+
+
+class CommandFailed(DLXError):
+    """``command``, ``output``."""
+
+    sentence = "{command} failed: {output}"
+
+
+class RabbitMQ:
+    """A RabbitMQ that was given: usable, but not ours to stop. What we start ourselves is a subclass.
+
+    ``url`` is its AMQP URL and ``management_url`` that of its HTTP API, if there is one; ``version`` is what it
+    told in the AMQP handshake. Leaving ``with`` ends whatever was started for it, and removes its data.
+    """
+
+    origin: ClassVar[str] = "url"
+    can_restart: ClassVar[bool] = False
+
+    def __init__(self, url: str, *, management_url: str | None = None) -> None:
+        self.url = url
+        self.management_url = management_url
+        self.version = ""
+
+    def __repr__(self) -> str:
+        return f"<RabbitMQ {self.version} {self.shown_url} from {self.origin}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its password."""
+        return str(Connection(self.url).as_uri())
+
+    def restart(self) -> None:
+        """Stop cleanly and start again, with the same data and on the same port."""
+        self.stop()
+        self.start()
+
+    def start(self) -> None:
+        """Start after ``stop`` or ``kill`` and return once it answers; nothing happens if it runs."""
+        raise NotOurs(action="start", url=self.shown_url)
+
+    def stop(self) -> None:
+        """Shut down cleanly; data and port stay."""
+        raise NotOurs(action="stop", url=self.shown_url)
+
+    def kill(self) -> None:
+        """Crash: SIGKILL, and it stays down until ``start``."""
+        raise NotOurs(action="kill", url=self.shown_url)
+
+    def pause(self) -> None:
+        """Freeze: connections stay open and nobody answers."""
+        raise NotOurs(action="pause", url=self.shown_url)
+
+    def resume(self) -> None:
+        """Go on after ``pause``; nothing happens if it is not paused."""
+        raise NotOurs(action="resume", url=self.shown_url)
+
+    def ctl(self, *args: str) -> str:  # noqa: ARG002 - for the subclasses
+        """Run ``rabbitmqctl --quiet`` with these arguments against this node and return what it prints."""
+        raise NotOurs(action="ctl", url=self.shown_url)
+
+    def close(self) -> None:
+        """End what was started for it."""
+
+    def answers(self, *, within: float = 5.0) -> bool:
+        """Say whether an AMQP connection can be opened, and learn the version by the way."""
+        return not self.problem(within=within)
+
+    def problem(self, *, within: float = 5.0) -> str:
+        """Say why no AMQP connection can be opened; empty if one can."""
+        with Connection(self.url, connect_timeout=within) as connection:
+            try:
+                opened = connection.transport.establish_connection()
+            except (OSError, AMQPError) as exc:
+                return str(exc) or type(exc).__name__
+            self.version = str(opened.server_properties["version"])
+            connection.transport.close_connection(opened)
+        return ""

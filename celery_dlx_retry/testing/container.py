@@ -1,0 +1,100 @@
+"""A RabbitMQ in a container, by testcontainers."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from celery_dlx_retry.testing.broker import START_SECONDS, CommandFailed, RabbitMQ
+from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed, free_ports, wait_until
+
+WAY = "Docker"
+PING_SECONDS = 3
+
+
+def start_container(image: str) -> Container:
+    """Start the image if an engine answers; anything else is a ``WayFailed``."""
+    if Path("/.dockerenv").exists():
+        # Inside a container testcontainers' reaper looks for itself at addresses that may not be reachable.
+        os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    try:
+        with warnings.catch_warnings():  # of what the libraries deprecate on import; nothing to us
+            warnings.simplefilter("ignore")
+            from docker.errors import DockerException  # noqa: PLC0415 - optional, and slow
+            from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional, and slow
+            from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - optional, and slow
+    except ImportError as exc:
+        raise WayFailed(way=WAY, problem=f"testcontainers is not installed ({exc})") from exc
+    try:
+        DockerClient(timeout=PING_SECONDS).client.ping()
+    except (DockerException, OSError) as exc:
+        raise WayFailed(way=WAY, problem="no engine answers") from exc
+    # Not testcontainers' own RabbitMqContainer: it needs pika, and this has to know about AMQP anyway.
+    broker = Container(DockerContainer(image))
+    try:
+        broker.start()
+    except (DockerException, OSError) as exc:
+        broker.close()
+        problem = " ".join(str(exc).split())[:300]
+        raise WayFailed(way=WAY, problem=f"the engine cannot start {image} ({problem})") from exc
+    except BaseException:
+        broker.close()
+        raise
+    return broker
+
+
+class Container(RabbitMQ):
+    """Published on loopback only, and on ports of our choice: those of the engine's choice change with a restart."""
+
+    origin = "docker"
+    can_restart = True
+
+    def __init__(self, container: Any) -> None:
+        amqp_port, management_port = free_ports(2)
+        super().__init__(
+            f"amqp://guest:guest@{LOOPBACK}:{amqp_port}//",
+            management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
+        )
+        container.ports["5672/tcp"] = (LOOPBACK, amqp_port)
+        container.ports["15672/tcp"] = (LOOPBACK, management_port)
+        self._container = container
+
+    @property
+    def _engine(self) -> Any:
+        return self._container.get_wrapped_container()
+
+    def start(self) -> None:
+        if self._engine is None:
+            self._container.start()
+        else:
+            self._engine.start()
+        if not wait_until(self.answers, within=START_SECONDS):
+            said = self._engine.logs(tail=6).decode(errors="replace")
+            problem = f"did not answer within {START_SECONDS:.0f} s, last saying: {' '.join(said.split())[-600:]}"
+            raise WayFailed(way=WAY, problem=problem)
+
+    def stop(self) -> None:
+        self._engine.stop()
+
+    def kill(self) -> None:
+        self._engine.kill()
+
+    def pause(self) -> None:
+        self._engine.pause()
+
+    def resume(self) -> None:
+        self._engine.reload()
+        if self._engine.status == "paused":
+            self._engine.unpause()
+
+    def ctl(self, *args: str) -> str:
+        status, output = self._engine.exec_run(["rabbitmqctl", "--quiet", *args])
+        said = str(output.decode())
+        if status:
+            raise CommandFailed(command=f"rabbitmqctl {' '.join(args)}", output=said.strip())
+        return said
+
+    def close(self) -> None:
+        self._container.stop()

@@ -1,0 +1,206 @@
+"""A private RabbitMQ node: its own directory, cookie, epmd and ports, all on loopback."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from celery_dlx_retry.testing.broker import START_SECONDS, CommandFailed, RabbitMQ
+from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, WayFailed, free_ports, is_free, listens, wait_until
+
+WAY = "a local rabbitmq-server"
+# Debian's and Red Hat's packages put a wrapper into /usr/sbin that becomes the user rabbitmq, with the system's cookie
+# and data; the scripts that it runs are here.
+PACKAGED = Path("/usr/lib/rabbitmq/bin")
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+STOP_SECONDS = 30.0
+PORT_ATTEMPTS = 5
+
+# A private mount namespace goes with the last process in it; `exec` all the way keeps the pid of the node.
+IN_ROOT = """
+root=$1 dir=$2; shift 2
+mount --bind "$root" "$root"
+mount --rbind /dev "$root/dev"
+mount --rbind /proc "$root/proc"
+mount --bind "$dir" "$root/mnt"
+mount --bind "$dir/hosts" "$root/etc/hosts"
+mount -o remount,bind,ro "$root" 2>/dev/null || true
+exec chroot "$root" env -C /mnt "$@"
+"""
+
+
+class PortTaken(WayFailed):
+    """Somebody else was quicker; other ports will do."""
+
+
+def start_private_node(root: Path | None = None) -> PrivateNode:
+    """Start a node of the installed RabbitMQ, or of the one in the root filesystem ``root``."""
+    scripts = find_scripts(root)
+    for attempts_left in reversed(range(PORT_ATTEMPTS)):
+        node = PrivateNode(scripts, root=root)
+        try:
+            node.start()
+        except BaseException as exc:
+            node.close()
+            if not (isinstance(exc, PortTaken) and attempts_left):
+                raise
+        else:
+            return node
+    raise AssertionError
+
+
+def find_scripts(root: Path | None = None) -> Path:
+    """Return the directory of rabbitmq-server and rabbitmqctl, as seen from inside ``root``."""
+    if root is not None:
+        if not (root / PACKAGED.relative_to("/") / "rabbitmq-server").exists():
+            raise WayFailed(way=str(root), problem="holds no root filesystem with Debian's rabbitmq-server")
+        return PACKAGED
+    # A normal user's PATH often lacks sbin.
+    found = shutil.which("rabbitmq-server", path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+    if found is None:
+        raise WayFailed(way=WAY, problem="not installed")
+    scripts = Path(found).parent
+    packaged = scripts in {Path("/usr/sbin"), Path("/sbin")} and (PACKAGED / "rabbitmq-server").exists()
+    return PACKAGED if packaged else scripts
+
+
+class PrivateNode(RabbitMQ):
+    """Nothing outside its directory is written; the machine's own node, cookie and /etc/rabbitmq are not used."""
+
+    origin = "local"
+    can_restart = True
+
+    def __init__(self, scripts: Path, *, root: Path | None = None) -> None:
+        self._scripts = scripts
+        self._root = root
+        self._ports = free_ports(4)
+        self._amqp_port, self._dist_port, self._epmd_port, management_port = self._ports
+        super().__init__(
+            f"amqp://guest:guest@{LOOPBACK}:{self._amqp_port}//",
+            management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
+        )
+        self._sandbox = Sandbox("rabbitmq")
+        self._write_files(management_port)
+
+    @property
+    def pid(self) -> int | None:
+        """The Erlang VM's, or None if it is down."""
+        return self._sandbox.pid("rabbitmq")
+
+    def start(self) -> None:
+        if self.pid:
+            return
+        self._start_epmd()
+        self._sandbox.spawn("rabbitmq", self._command("rabbitmq-server"), self._environment())
+        started = time.monotonic()
+        if wait_until(lambda: not self.pid or self.answers(), within=START_SECONDS) and self.pid:
+            return
+        status = f"did not answer within {START_SECONDS:.0f} s" if self.pid else "ended"
+        status += f" {time.monotonic() - started:.0f} s after its start, last saying: {self._sandbox.tail('rabbitmq')}"
+        self.kill()
+        self._fail(f"the node {status}")
+
+    def stop(self) -> None:
+        self._sandbox.terminate("rabbitmq", within=STOP_SECONDS)
+
+    def kill(self) -> None:
+        self._sandbox.kill("rabbitmq")
+
+    def pause(self) -> None:
+        self._sandbox.signal("rabbitmq", signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._sandbox.signal("rabbitmq", signal.SIGCONT)
+
+    def ctl(self, *args: str) -> str:
+        done = subprocess.run(  # noqa: S603 - rabbitmqctl with the arguments of a test
+            self._command("rabbitmqctl", "--quiet", *args),
+            env=self._environment(),
+            cwd=self._sandbox.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise CommandFailed(command=f"rabbitmqctl {' '.join(args)}", output=(done.stderr or done.stdout).strip())
+        return done.stdout
+
+    def close(self) -> None:
+        # No clean shutdown, which takes seconds: its data goes anyway.
+        self._sandbox.close()
+
+    def _start_epmd(self) -> None:
+        # Left alone, the node starts one as a daemon that outlives it, on every interface.
+        if self._sandbox.pid("epmd"):
+            return
+        command = self._command("epmd", "-port", str(self._epmd_port), "-address", LOOPBACK)
+        self._sandbox.spawn("epmd", command, self._environment())
+        wait_until(lambda: not self._sandbox.pid("epmd") or listens(self._epmd_port), within=10)
+        if not self._sandbox.pid("epmd") or not listens(self._epmd_port):
+            self._fail(f"epmd did not start: {self._sandbox.tail('epmd')}")
+
+    def _fail(self, problem: str) -> None:
+        self._sandbox.kill("epmd")
+        failure = WayFailed if all(map(is_free, self._ports)) else PortTaken
+        raise failure(way=str(self._root or WAY), problem=problem)
+
+    def _command(self, program: str, *args: str) -> list[str]:
+        path = self._environment()["PATH"] if self._root is None else None
+        if self._root is None:
+            return [shutil.which(program, path=path) or program, *args]
+        # Who is not root may still be root in a namespace of users.
+        namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+        shell = ["sh", "-ec", IN_ROOT, "sh", str(self._root), str(self._sandbox.path)]
+        return ["unshare", *namespaces, "--propagation", "private", *shell, program, *args]
+
+    def _environment(self) -> dict[str, str]:
+        home = str(self._sandbox.path) if self._root is None else "/mnt"
+        path = f"{self._scripts}:{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+        return {
+            "PATH": path if self._root is None else f"{self._scripts}:{SYSTEM_PATH}",
+            "HOME": home,  # of the Erlang cookie
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "ERL_CRASH_DUMP": f"{home}/erl_crash.dump",
+            "RABBITMQ_CONF_ENV_FILE": f"{home}/no-rabbitmq-env.conf",
+            "RABBITMQ_CONFIG_FILE": f"{home}/rabbitmq.conf",
+            "RABBITMQ_CONFIG_FILES": f"{home}/conf.d",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{home}/advanced.config",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{home}/enabled_plugins",
+            "RABBITMQ_MNESIA_BASE": f"{home}/mnesia",
+            "RABBITMQ_LOG_BASE": f"{home}/log",
+            "RABBITMQ_PID_FILE": f"{home}/server-pid",
+            "RABBITMQ_NODENAME": f"dlx{self._amqp_port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
+            "RABBITMQ_NODE_PORT": str(self._amqp_port),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),  # the default, 20000 more than the other, may not exist
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ON_LOOPBACK,
+            "RABBITMQ_CTL_ERL_ARGS": ON_LOOPBACK,
+            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang VM, so that we signal the node itself
+        }
+
+    def _write_files(self, management_port: int) -> None:
+        directory = self._sandbox.path
+        for name in ("mnesia", "log", "conf.d"):
+            (directory / name).mkdir()
+        cookie = directory / ".erlang.cookie"
+        cookie.touch(mode=0o600)
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)
+        (directory / "hosts").write_text(f"{LOOPBACK} localhost {socket.gethostname()}\n")
+        (directory / "advanced.config").write_text("[].\n")
+        # Management lists and deletes what a test left behind in milliseconds; rabbitmqctl needs a second to start.
+        (directory / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        (directory / "rabbitmq.conf").write_text(
+            f"management.tcp.ip = {LOOPBACK}\nmanagement.tcp.port = {management_port}\n"
+        )

@@ -1,0 +1,84 @@
+"""Find or provide a RabbitMQ, in the order in which people expect it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.testing.apt import apt_install
+from celery_dlx_retry.testing.broker import RabbitMQ
+from celery_dlx_retry.testing.container import start_container
+from celery_dlx_retry.testing.node import find_scripts, start_private_node
+from celery_dlx_retry.testing.sandbox import WayFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+URL = "DLX_TEST_BROKER_URL"  # the AMQP URL of a RabbitMQ to use
+MANAGEMENT_URL = "DLX_TEST_MANAGEMENT_URL"  # of its HTTP API; otherwise port 15672 of the same host is tried
+IMAGE = "DLX_TEST_RABBITMQ_IMAGE"  # the image to run if Docker answers
+ROOT = "DLX_TEST_RABBITMQ_ROOT"  # a root filesystem whose RabbitMQ to run as a private node
+DEFAULT_IMAGE = "rabbitmq:4-management"
+MANAGEMENT_PORT = 15672
+
+
+def to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def provide(*, say: Callable[[str], None] = to_stderr) -> RabbitMQ:
+    """Return a RabbitMQ to be used in a ``with`` block, or raise ``NoBroker``.
+
+    One that the environment asks for has to work: nobody wants to test against another by accident. Otherwise Docker,
+    an installed rabbitmq-server and apt-get are tried; a way that fails is said, and the next one is taken. A RabbitMQ
+    that happens to run on the machine is never used unless its URL is given.
+    """
+    if url := os.environ.get(URL):
+        return given(url)
+    if root := os.environ.get(ROOT):
+        try:
+            return start_private_node(Path(root).resolve())
+        except WayFailed as failure:
+            raise NoBroker(tried=f"{ROOT}={failure}") from failure
+    tried = []
+    for way in (from_docker, from_installed, from_apt):
+        try:
+            return way(say)
+        except WayFailed as failure:  # noqa: PERF203 - the failure is why there is a loop
+            say(f"No RabbitMQ by {failure}")
+            tried.append(str(failure))
+    raise NoBroker(tried="; ".join(tried))
+
+
+def given(url: str) -> RabbitMQ:
+    parts = urlsplit(url)
+    if parts.scheme not in {"amqp", "amqps", "pyamqp"}:
+        raise NoBroker(tried=f"{URL} is no AMQP URL: it starts with {parts.scheme!r}")
+    login = parts.netloc.rpartition("@")[0] or "guest:guest"
+    guessed = f"http://{login}@{parts.hostname or 'localhost'}:{MANAGEMENT_PORT}"
+    broker = RabbitMQ(url, management_url=os.environ.get(MANAGEMENT_URL) or guessed)
+    if problem := broker.problem():
+        raise NoBroker(tried=f"{URL}={broker.shown_url} does not answer: {problem}")
+    return broker
+
+
+def from_docker(_say: Callable[[str], None]) -> RabbitMQ:
+    return start_container(os.environ.get(IMAGE) or DEFAULT_IMAGE)
+
+
+def from_installed(_say: Callable[[str], None]) -> RabbitMQ:
+    return start_private_node()
+
+
+def from_apt(say: Callable[[str], None]) -> RabbitMQ:
+    try:
+        find_scripts()
+    except WayFailed:
+        apt_install("rabbitmq-server", say=say)
+        return start_private_node()
+    raise WayFailed(way="apt-get", problem="rabbitmq-server is installed already")

@@ -1,0 +1,145 @@
+"""A temporary directory and the processes that live in it; all of it goes when its owner goes, however that ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.errors import DLXError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LOOPBACK = "127.0.0.1"
+GUARD = Path(__file__).with_name("guard.py")
+
+
+class WayFailed(DLXError):
+    """``way``, ``problem``: one way to a server failed, the next may do."""
+
+    sentence = "{way}: {problem}"
+
+
+class Sandbox:
+    """Processes are known by a name; each leads a process group, so that a signal to it reaches its helpers."""
+
+    def __init__(self, name: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Not PR_SET_PDEATHSIG: it follows the thread that forked, and a change of credentials forgets it
+        # (test_a_node_does_not_outlive_a_killed_owner).
+        self._guard = subprocess.Popen(  # noqa: S603 - our own script
+            [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), str(self.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def spawn(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+        with (self.path / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(  # noqa: S603 - the caller's command
+                command,
+                env=env,
+                cwd=self.path,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._pid_file(name).write_text(str(process.pid))
+        self._processes[name] = process
+
+    def pid(self, name: str) -> int | None:
+        """None unless it runs; unlike ``kill(pid, 0)`` this is not fooled by a zombie."""
+        process = self._processes.get(name)
+        return process.pid if process and process.poll() is None else None
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        if pid := self.pid(name):
+            os.kill(pid, number)
+
+    def terminate(self, name: str, *, within: float) -> None:
+        """Let it end by itself, and kill it if it does not."""
+        self.signal(name, signal.SIGTERM)
+        self.signal(name, signal.SIGCONT)  # a paused process would not see the request
+        with suppress(KeyError, subprocess.TimeoutExpired):
+            self._processes[name].wait(within)
+        self.kill(name)
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):  # an empty group; macOS says the latter of a zombie
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._pid_file(name).unlink()
+
+    def tail(self, name: str, *, lines: int = 6) -> str:
+        """Return the last lines that it said, as one."""
+        with suppress(FileNotFoundError):
+            said = (self.path / f"{name}.out").read_text(errors="replace").splitlines()
+            return " | ".join([line.strip() for line in said if line.strip()][-lines:])[-600:]
+        return ""
+
+    def close(self) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+        self._guard.kill()
+        self._guard.wait()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _pid_file(self, name: str) -> Path:
+        return self.path / f"{name}.pid"
+
+
+def free_ports(count: int) -> range:
+    """Consecutive ports on which nobody listens.
+
+    They lie below the range from which the kernel takes the ports of outgoing connections, so that none of those
+    takes the port of a node that is down for a moment. Chosen by ``secrets``: sessions with the same random seed
+    would otherwise choose the same ports.
+    """
+    while True:
+        first = 20_000 + secrets.randbelow(12_000 - count)
+        ports = range(first, first + count)
+        if all(map(is_free, ports)):
+            return ports
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(check: Callable[[], bool], *, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while not check():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)  # noqa: TID251 - a server that starts can only be polled
+    return True

@@ -1,0 +1,1 @@
+"""Hook into Celery: the task class, the request class, the bootstep."""

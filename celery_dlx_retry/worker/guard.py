@@ -1,0 +1,179 @@
+"""What stands around a task's body: decide and hand over before Celery handles the failure.
+
+Later is too late: in ``on_failure`` the result is stored and the errbacks have fired. Here a failure either is
+published and confirmed, and then the original exception goes on to Celery: one FAILURE, one errback; or it is not, and
+then the delivery goes back to its queue and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.utils.log import get_logger
+
+from celery_dlx_retry.core.headers import DeadRecord, describe
+from celery_dlx_retry.core.policy import Dead, LetFail, Wait
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import DeadLetter, PublishError, TopologyError
+from celery_dlx_retry.worker.delivery import DeliveryInfo
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_dlx_retry.core.policy import Decision
+
+logger = get_logger(__name__)
+
+
+class Attempt:
+    """What became of this run of a task so far."""
+
+    def __init__(self) -> None:
+        #: The error that the last retry() was called for.
+        self.error: BaseException | None = None
+        #: A retry of it waits in a lane; the task lives on there.
+        self.is_handed_over = False
+        #: The last retry() found that there are no retries left.
+        self.is_exhausted = False
+        #: The last retry() asked the policy, and it said no.
+        self.decision: Decision | None = None
+        #: A publish failed; the delivery must go back to its queue even if the body swallowed our Reject.
+        self.is_given_back = False
+        #: The message is where it belongs: this failure needs nothing more.
+        self.is_settled = False
+
+
+class AlreadyDead(Reject):
+    """A Reject whose message is a dead letter already: the worker's main process is to acknowledge it."""
+
+
+def is_ours(request: Any) -> bool:
+    """Whether a request came from RabbitMQ through our Request class: not eager, not a direct call."""
+    return isinstance(request.delivery_info, DeliveryInfo)
+
+
+def attempt_of(request: Any) -> Attempt:
+    """The attempt that a request stands for."""
+    attempt: Attempt = request.__dict__.setdefault("_dlx_attempt", Attempt())
+    return attempt
+
+
+def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of a task that runs its body."""
+
+    @functools.wraps(body)
+    def guard(task: Any, *args: Any, **kwargs: Any) -> Any:
+        request = task.request
+        if not is_ours(request) or request.__dict__.get("_dlx_attempt") is not None:
+            return body(task, *args, **kwargs)  # not ours, or inside a guard already
+        attempt = attempt_of(request)
+        try:
+            result = body(task, *args, **kwargs)
+        except (Ignore, Retry):
+            raise
+        except Reject as reject:
+            raise _settle_reject(task, attempt, reject) from reject.__cause__
+        except Exception as exc:
+            _settle_failure(task, attempt, exc)
+            raise
+        finally:
+            # retry(max_retries=5) leaves this on the task, and every later autoretry in the process would obey it.
+            task.__dict__.pop("override_max_retries", None)
+            if not attempt.is_settled:
+                request.__dict__.pop("_dlx_attempt", None)
+        if attempt.is_given_back:
+            raise Reject("a retry could not be published", requeue=True)
+        return result
+
+    guard.__dlx__ = True  # type: ignore[attr-defined]
+    return guard
+
+
+def reporting(on_failure: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a task's ``on_failure`` so that the main process learns what the guard did: einfo is what it gets to see."""
+
+    @functools.wraps(on_failure)
+    def report(task: Any, *failure: Any) -> Any:
+        attempt, einfo = task.request.__dict__.get("_dlx_attempt"), failure[-1]
+        if einfo is not None and attempt is not None:
+            einfo.dlx_is_settled = attempt.is_settled
+        return on_failure(task, *failure)
+
+    report.__dlx__ = True  # type: ignore[attr-defined]
+    return report
+
+
+def give_back(task: Any, attempt: Attempt, problem: BaseException) -> Reject:
+    """What to raise when a message could not be handed over: it stays on its queue, after a pause."""
+    attempt.is_given_back = True
+    logger.error("not handed over task=%s id=%s: %s", task.name, task.request.id, problem)
+    runtime_of(task.app).pause()
+    return Reject(str(problem), requeue=True)
+
+
+def _settle_failure(task: Any, attempt: Attempt, error: Exception) -> None:
+    """Return if Celery is to handle the error as a failure; raise Retry or Reject if not."""
+    if attempt.is_handed_over:  # retry(throw=False), and an error after it
+        attempt.is_settled = True
+        return
+    decision = attempt.decision or _decision(task, attempt, error)
+    if isinstance(decision, Wait):
+        task.retry(exc=error, countdown=decision.delay_ms / 1000, max_retries=task.request.retries + 1)
+    elif isinstance(decision, LetFail):
+        attempt.is_settled = True
+    else:
+        _bury(task, attempt, error, decision.reason)
+
+
+def _decision(task: Any, attempt: Attempt, error: Exception) -> Decision:
+    if isinstance(error, DeadLetter):
+        return Dead(Reason.REQUESTED)
+    if attempt.is_exhausted:
+        return Dead(Reason.EXHAUSTED)
+    return Dead(Reason.FAILED) if task.policy is None else task.decide(error)
+
+
+def _settle_reject(task: Any, attempt: Attempt, reject: Reject) -> Reject:
+    if reject.requeue or attempt.is_handed_over:
+        return reject
+    _bury(task, attempt, reject, Reason.REJECTED)
+    return AlreadyDead(reject.reason, requeue=False)
+
+
+def _bury(task: Any, attempt: Attempt, error: BaseException, reason: Reason) -> None:
+    request = task.request
+    info: DeliveryInfo = request.delivery_info
+    record = DeadRecord(
+        reason=reason,
+        task=task.name,
+        task_id=request.id,
+        queue=info.queue.name,
+        family=info.queue.family,
+        worker=request.hostname or "",
+        attempts=request.retries + 1,
+        died_at_ms=time.time_ns() // 1_000_000,
+        error_type=type(error).__name__,
+        error=describe(error).partition(": ")[2],
+        traceback=_traceback(error),
+    )
+    runtime = runtime_of(task.app)
+    try:
+        runtime.bury(info.message, info.queue, record)
+    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
+        raise give_back(task, attempt, problem) from error
+    runtime.published()
+    attempt.is_settled = True
+    logger.warning(
+        "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
+        record.task, record.task_id, record.reason, record.attempts, record.queue,
+    )  # fmt: skip
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None  # the first one is our guard
+    return "".join(traceback.format_exception(type(error), error, frames))

@@ -1,0 +1,230 @@
+"""What one Celery app needs of us, made once: settings, names, lanes, the publisher."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.utils.log import get_logger
+
+from celery_dlx_retry.broker.declare import check, declare
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.broker.queues import declared_kind, found_kind, work_queue
+from celery_dlx_retry.core.headers import Failure, with_failure, with_record
+from celery_dlx_retry.core.lanes import lane_ms
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
+from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from celery import Celery
+    from kombu.connection import Connection
+    from kombu.entity import Queue
+
+    from celery_dlx_retry.broker.publish import ConfirmedProducer
+    from celery_dlx_retry.core.headers import DeadRecord
+    from celery_dlx_retry.core.message import Message
+    from celery_dlx_retry.core.settings import QueueType
+
+logger = get_logger(__name__)
+
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+def runtime_of(app: Celery) -> Runtime:
+    """The app's own; made at first use, in every process that it is forked into the same."""
+    runtime = app.__dict__.get("_dlx_runtime")
+    if runtime is None:
+        runtime = app.__dict__["_dlx_runtime"] = Runtime(app)
+    return runtime  # type: ignore[no-any-return]
+
+
+class Runtime:
+    """Everything that is decided once per app."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._flags: dict[str, Any] = {}
+        self._kinds: dict[str, QueueType] = {}
+        self._failures_in_a_row = 0
+        self._standing: set[str] = set()
+        #: The worker's consumer, in its main process.
+        self.consumer: Any = None
+        self._queues_by_tag: dict[str, Queue] = {}
+
+    def use_flags(self, flags: Mapping[str, Any]) -> None:
+        """Let a worker's command line overrule the configuration; before anything else is asked."""
+        self._flags = dict(flags)
+        for cached in ("settings", "names", "publisher", "exact_lanes", "is_rabbitmq"):
+            self.__dict__.pop(cached, None)
+        self._standing.clear()
+
+    def foresee(self) -> None:
+        """Compute what forked children inherit, and find what is wrong with it before anything runs."""
+        for delay_ms in self.exact_lanes:
+            self._lane_ms(delay_ms)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The app's dlx_* settings, checked."""
+        return Settings.read(dict(_configured(self._app))).changed(self._flags)
+
+    @cached_property
+    def names(self) -> Names:
+        """The names that they lead to."""
+        return Names.of(self.settings)
+
+    @cached_property
+    def is_rabbitmq(self) -> bool:
+        """Whether there is a broker that we can wait in; if not, Celery's own retries are used, and said to be."""
+        transport = self._app.connection_for_write().transport
+        if transport.driver_type == "amqp" and transport.driver_name == "py-amqp":
+            return True
+        if self.settings.require_rabbitmq:
+            raise NotRabbitMQ(transport=transport.driver_type)
+        warnings.warn(
+            f"DLXRetryTask needs RabbitMQ; the broker transport is {transport.driver_type!r}, so Celery's own retries "
+            "are used, which wait in the worker's memory. Set dlx_require_rabbitmq = True to make this an error.",
+            stacklevel=2,
+        )
+        return False
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        """Connections of our own, in confirm mode."""
+        return Publisher(
+            lambda: self._app.connection_for_write(transport_options={"confirm_publish": True}),
+            confirm_timeout_ms=self.settings.confirm_timeout_ms,
+        )
+
+    @cached_property
+    def exact_lanes(self) -> frozenset[int]:
+        """Every delay, in ms, that registered tasks are known to need."""
+        delays: set[int] = set()
+        for task in self._app.tasks.values():
+            delays |= getattr(task, "known_delays_ms", frozenset)()
+        return frozenset(delays - {0})
+
+    def work_queue(self, queue: Queue) -> WorkQueue:
+        """A Kombu queue as we know it, with the type that it really has as far as anybody said."""
+        if self.settings.queue_type != "auto":
+            return work_queue(queue, kind=self.settings.queue_type)
+        return work_queue(queue, kind=declared_kind(queue) or self._kinds.get(queue.name, "classic"))
+
+    def consumed_queue(self, consumer_tag: str | None, *, otherwise: str) -> WorkQueue:
+        """The queue that a delivery came from. AMQP tells the consumer's tag, and only Kombu knows whose it is."""
+        if consumer_tag not in self._queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
+            consumer = self.consumer.task_consumer
+            by_name = {queue.name: queue for queue in consumer.queues}
+            self._queues_by_tag = {
+                tag: by_name[name]
+                for name, tag in consumer._active_tags.items()
+                if name in by_name  # noqa: SLF001
+            }
+        queue = self._queues_by_tag.get(consumer_tag or "")
+        return self.work_queue(queue if queue is not None else self._app.amqp.queues[otherwise])
+
+    def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
+        """Declare, or check, all that the consumed queues need; returns it."""
+        queues = list(queues)
+        if self.settings.queue_type == "auto" and self.settings.declare:
+            for queue in queues:
+                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
+        topology = self._topology([self.work_queue(queue) for queue in queues])
+        if self.settings.declare:
+            declare(connection, topology)
+        else:
+            self._check(connection, topology)
+        self._standing.update(queue.name for queue in queues)
+        return topology
+
+    def adopt(self, queue: Queue) -> WorkQueue:
+        """A queue that somebody asked for and that this worker may not consume: made as Celery would make it."""
+        if self.settings.declare and queue.name not in self._standing:
+            with self.publisher.connection() as connection:
+                queue(connection.default_channel).declare()
+                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
+        return self.work_queue(queue)
+
+    def lane_for(self, queue: WorkQueue, delay_ms: int) -> tuple[int, str, Topology]:
+        """How long the wait will be, the exchange that leads to it, and what must stand for it."""
+        self._ensure_way_back(queue)
+        length = self._lane_ms(delay_ms)
+        needs = foundation(self.names, [queue.kind]) | around(self.names, queue) | lane(self.names, queue.kind, length)
+        return length, self.names.lane(queue.kind, length), needs
+
+    def hand_over(self, needs: Topology) -> AbstractContextManager[ConfirmedProducer]:
+        """A producer for one message; what it needs is declared if it is missing, and if we may."""
+        return self.publisher.producer(needs=needs if self.settings.declare else None)
+
+    def bury(self, message: Message, queue: WorkQueue, record: DeadRecord) -> None:
+        """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""
+        failure = Failure(
+            attempt=record.attempts,
+            at_ms=record.died_at_ms,
+            error=f"{record.error_type}: {record.error}" if record.error_type else str(record.reason),
+            delay_ms=None,
+            worker=record.worker,
+        )
+        letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
+        with self.hand_over(foundation(self.names, [queue.kind]) | around(self.names, queue)) as producer:
+            producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
+
+    def published(self) -> None:
+        """All is well: the next failure pauses briefly again."""
+        self._failures_in_a_row = 0
+
+    def pause(self) -> None:
+        """Wait before a delivery goes back to its queue, longer each time, so that it is no hot loop."""
+        seconds = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2 ** min(self._failures_in_a_row, 10))
+        self._failures_in_a_row += 1
+        with suppress(SoftTimeLimitExceeded):  # time is up: go back at once
+            time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
+
+    def _check(self, connection: Connection, topology: Topology) -> None:
+        try:
+            check(connection, topology)
+        except Forbidden as exc:
+            # RabbitMQ 4 shows nothing to a user who may not configure it. Every publish of ours is mandatory and
+            # confirmed, so what is missing shows at the first retry, and its task stays on its queue.
+            logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
+
+    def _topology(self, queues: list[WorkQueue]) -> Topology:
+        kinds = sorted({queue.kind for queue in queues})
+        topology = foundation(self.names, kinds)
+        for queue in queues:
+            topology |= around(self.names, queue)
+        for kind in kinds:
+            for delay_ms in sorted(self.exact_lanes):
+                topology |= lane(self.names, kind, delay_ms)
+        return topology
+
+    def _ensure_way_back(self, queue: WorkQueue) -> None:
+        """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
+
+        The bootstep binds what the worker consumes, but pool children were forked before it, and queues are added to
+        a running worker: so each process looks once per queue.
+        """
+        if self.settings.declare and queue.name not in self._standing:
+            with self.publisher.connection() as connection:
+                declare(connection, foundation(self.names, [queue.kind]) | around(self.names, queue))
+        self._standing.add(queue.name)
+
+    def _lane_ms(self, delay_ms: int) -> int:
+        return lane_ms(delay_ms, exact=self.exact_lanes, ratio=self.settings.grid, limit_ms=self.settings.max_delay_ms)
+
+
+def _configured(app: Celery) -> Iterator[tuple[str, Any]]:
+    """All dlx_* keys of an app's configuration, misspelt ones too; ``CELERY_DLX_*`` under that namespace."""
+    prefixes = ("dlx_",) if not app.namespace else ("dlx_", f"{app.namespace}_DLX_")
+    for key in app.conf:
+        for prefix in prefixes:
+            if key.startswith(prefix):
+                yield "dlx_" + key[len(prefix) :].lower(), app.conf[key]

@@ -1,0 +1,249 @@
+"""DLXRetryTask: the task base class whose retries wait in the broker and whose failures are kept."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery.app.task import Task
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery.utils.log import get_logger
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.serialization import registry
+
+from celery_dlx_retry.core.headers import Failure, describe, first_failed_at_ms, with_failure
+from celery_dlx_retry.core.lanes import backoff_delays_ms
+from celery_dlx_retry.core.policy import Policy, Wait, as_policy, decide
+from celery_dlx_retry.core.units import to_ms
+from celery_dlx_retry.errors import DeadLetter, InvalidRoute, PublishError, TopologyError
+from celery_dlx_retry.worker.bootstep import install
+from celery_dlx_retry.worker.guard import attempt_of, give_back, guarded, is_ours, reporting
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from celery_dlx_retry.core.policy import Decision
+    from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.worker.delivery import DeliveryInfo
+
+logger = get_logger(__name__)
+
+
+class DLXRetryTask(Task):
+    """Use it as ``base=`` of a task; everything else about the task stays Celery's.
+
+    ``policy`` says which errors are retried, when, and how often: a Policy, a list of delays, a delay, or a function.
+    Without it Celery's own options do (``autoretry_for``, ``retry_backoff``, ``max_retries``, …).
+    """
+
+    abstract = True
+    acks_late = True
+    policy: Policy | None = None
+    Request = "celery_dlx_retry.worker.request:DLXRequest"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Flask's own recipe overrides __call__ without calling ours, and a before_start may fail as a body may.
+        for hook, wrapper in (("__call__", guarded), ("before_start", guarded), ("on_failure", reporting)):
+            found = getattr(cls, hook)
+            if found is not getattr(Task, hook) and not hasattr(found, "__dlx__"):
+                setattr(cls, hook, wrapper(found))
+
+    @classmethod
+    def bind(cls, app: Celery) -> Celery:
+        """Celery's hook for a task that meets its app: here we install ourselves."""
+        if _is_builtin(cls):
+            # Celery(task_cls=DLXRetryTask) reaches Celery's own tasks too; chord_unlock polls, which is no failure.
+            cls.acks_late, cls.Request = Task.acks_late, Task.Request
+        else:
+            install(app)
+            if cls.policy is not None:
+                cls.policy = as_policy(cls.policy)
+                cls.max_retries = cls.policy.retries
+        app = super().bind(app)
+        if not cls.acks_late and not _is_builtin(cls):
+            logger.warning(
+                "task %s is acknowledged early (acks_late=False): it is lost if its worker dies; remove that option",
+                cls.name,
+            )
+        return app
+
+    @guarded
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body; the worker comes here, and so does who calls the task as a function."""
+        request = self.request
+        if request.called_directly or request._protected:  # noqa: SLF001 - as Celery's own stack protection does
+            return super().__call__(*args, **kwargs)
+        request._protected = 1  # noqa: SLF001
+        return self.run(*args, **kwargs)
+
+    @reporting
+    def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Celery's hook; override it freely."""
+
+    def dead_letter(self, reason: str = "") -> NoReturn:
+        """Give up now: the message becomes a dead letter, whatever the policy says."""
+        raise DeadLetter(reason)
+
+    def retry(  # noqa: PLR0913, PLR0917 - Celery's own signature
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,  # noqa: FBT001, FBT002
+        eta: Any = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's ``retry()``: same arguments, same meaning; it waits in the broker."""
+        request = self.request
+        if not is_ours(request):
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        if isinstance(exc, DeadLetter):
+            raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
+        attempt = attempt_of(request)
+        attempt.error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
+        if self.policy is not None and countdown is None and not eta and attempt.error is not None:
+            decision = self.decide(attempt.error)
+            if isinstance(decision, Wait):
+                countdown, max_retries = decision.delay_ms / 1000, request.retries + 1
+            else:
+                attempt.decision, max_retries = decision, request.retries
+        limit = self.max_retries if max_retries is None else max_retries
+        attempt.is_exhausted = limit is not None and request.retries >= limit
+        try:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        except Reject as reject:
+            # Celery's word for "the retry could not be published", and its end of the task.
+            if isinstance(reject.reason, (PublishError, TopologyError, SoftTimeLimitExceeded)):
+                raise give_back(self, attempt, reject.reason) from reject
+            raise reject.reason from reject
+
+    def signature_from_request(
+        self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **options: Any
+    ) -> Any:
+        """Celery's way to say "this task again"; ours goes through a lane, around every route."""
+        signature = super().signature_from_request(request, args, kwargs, queue, **options)
+        request = self.request if request is None else request
+        if not is_ours(request):
+            return signature
+        info: DeliveryInfo = request.delivery_info
+        publish = signature.options
+        delay_ms = self._delay_ms(publish.pop("countdown", None), publish.pop("eta", None))
+        for option in ("exchange", "routing_key", "queue", "redelivered"):
+            publish.pop(option, None)
+        publish["dlx_wait"] = (self._return_address(info, queue, options), delay_ms, request)
+        # The message is to come back as it came, also when this app would now write it otherwise.
+        publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
+        publish.setdefault("compression", info.message.compression)
+        return signature
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Celery's ``apply_async()``; a retry is recognised by what ``signature_from_request`` left in its options."""
+        wait = options.pop("dlx_wait", None)
+        if wait is None:
+            return super().apply_async(args, kwargs, **options)
+        queue, delay_ms, request = wait
+        attempt = attempt_of(request)
+        runtime = runtime_of(self.app)
+        length, exchange, needs = runtime.lane_for(queue, delay_ms)
+        failure = Failure(
+            attempt=request.retries + 1,
+            at_ms=_now_ms(),
+            error=describe(attempt.error) if attempt.error is not None else "",
+            delay_ms=length,
+            worker=request.hostname or "",
+        )
+        options["headers"] = with_failure(options.get("headers") or {}, failure)
+        with runtime.hand_over(needs) as producer:
+            result = super().apply_async(
+                args,
+                kwargs,
+                producer=producer,
+                exchange=exchange,
+                routing_key=queue.name,
+                router=_NoRouter(),
+                add_to_parent=False,
+                **options,
+            )
+        runtime.published()
+        attempt.is_handed_over = True
+        logger.info(
+            "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
+            self.name, request.id, request.retries + 1, length, queue.name,
+        )  # fmt: skip
+        return result
+
+    @classmethod
+    def known_delays_ms(cls) -> frozenset[int]:
+        """Every delay that this task is known to need, before it has ever failed."""
+        if _is_builtin(cls):
+            return frozenset()
+        if cls.policy is not None:
+            return as_policy(cls.policy).known_delays_ms()
+        delays = {to_ms(cls.default_retry_delay, what=f"{cls.name}.default_retry_delay")}
+        countdown = getattr(cls, "retry_kwargs", {}).get("countdown")
+        if isinstance(countdown, (int, float)):
+            delays.add(to_ms(countdown, what=f"{cls.name}.retry_kwargs['countdown']"))
+        if getattr(cls, "retry_backoff", False) and not getattr(cls, "retry_jitter", True):
+            delays |= backoff_delays_ms(
+                factor=float(cls.retry_backoff),
+                maximum=getattr(cls, "retry_backoff_max", 600),
+                retries=cls.max_retries,
+            )
+        return frozenset(delays)
+
+    def decide(self, error: BaseException) -> Decision:
+        """What the policy says to this error, now."""
+        now_ms = _now_ms()
+        info: DeliveryInfo = self.request.delivery_info
+        first_ms = first_failed_at_ms(info.message.headers, now_ms=now_ms)
+        return decide(
+            self.policy or as_policy(0),
+            error,
+            attempt=self.request.retries + 1,
+            elapsed_ms=now_ms - first_ms,
+            chance=random.random(),  # noqa: S311 - jitter is no secret
+            now=now_ms / 1000,
+        )
+
+    def _delay_ms(self, countdown: Any, eta: Any) -> int:
+        if eta:
+            when = maybe_make_aware(maybe_iso8601(eta), self.app.timezone)
+            return to_ms(max(0.0, (when - datetime.now(timezone.utc)).total_seconds()), what="eta")
+        return to_ms(countdown or 0, what="countdown")
+
+    def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
+        """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""
+        exchange, routing_key = options.get("exchange"), options.get("routing_key")
+        queues = self.app.amqp.queues
+        if queue is None and exchange is None and routing_key is None:
+            return info.queue
+        if queue is None:
+            queue = next(
+                (q for q in queues.values() if (q.exchange.name, q.routing_key) == (str(exchange or ""), routing_key)),
+                None,
+            )
+        if queue is None:
+            raise InvalidRoute(exchange=exchange, routing_key=routing_key)
+        return runtime_of(self.app).adopt(queues[queue] if isinstance(queue, str) else queue)
+
+
+class _NoRouter:
+    """In place of Celery's: three of four ways to name a lane would be routed on, into a loop without delay."""
+
+    def route(self, options: dict[str, Any], *_: Any) -> dict[str, Any]:
+        return options
+
+
+def _is_builtin(cls: type[DLXRetryTask]) -> bool:
+    return bool(cls.name) and cls.name.startswith("celery.")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,71 @@
+"""A broker per session, a namespace per test."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from support import Management, eventually
+
+from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.testing import NoRedis, provide, provide_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_dlx_retry.testing import RabbitMQ
+
+
+@pytest.fixture(scope="session")
+def say(pytestconfig) -> Callable[[str], None]:
+    """Write a line to the terminal, past pytest's capture."""
+    return lambda line: pytestconfig.get_terminal_writer().line(f"\n{line}")
+
+
+@pytest.fixture(scope="session")
+def broker(say) -> Iterator[RabbitMQ]:
+    """A RabbitMQ. Only tests that ask ``broker.can_restart`` may stop, kill or pause it."""
+    with ExitStack() as stack:
+        try:
+            provided = stack.enter_context(provide(say=say))
+        except NoBroker as exc:
+            pytest.fail(str(exc), pytrace=False)
+        yield provided
+
+
+@pytest.fixture(scope="session")
+def redis_url(say) -> Iterator[str]:
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(provide_redis(say=say))
+        except NoRedis as exc:
+            pytest.fail(str(exc), pytrace=False)
+        yield url
+
+
+@pytest.fixture(scope="session")
+def management(broker, say) -> Management | None:
+    api = Management(broker)
+    try:
+        # It may come up a second after AMQP does.
+        eventually(api.answers, within=10 if broker.can_restart else 0)
+    except AssertionError:
+        say(f"No HTTP API at {broker.management_url}: what the tests declare stays on {broker.shown_url}.")
+        return None
+    return api
+
+
+@pytest.fixture
+def prefix(broker, management) -> Iterator[str]:
+    """A name for this test alone; every queue and exchange with it in its name is deleted afterwards."""
+    name = f"t{secrets.token_hex(4)}"
+    yield name
+    if broker.can_restart:
+        # A test that failed with the broker down shall not fail the next ones.
+        broker.resume()
+        broker.start()
+    if management:
+        eventually(management.answers, within=10)
+        management.delete_all(name)

@@ -1,0 +1,71 @@
+import copy
+import inspect
+import pickle
+import re
+import string
+
+import pytest
+
+from celery_dlx_retry import errors
+from celery_dlx_retry.errors import ConfigurationError, DeadLetter, DLXError, RetryIn, Unreachable
+
+CLASSES = [
+    each
+    for each in vars(errors).values()
+    if inspect.isclass(each) and issubclass(each, DLXError) and each.__module__ == errors.__name__
+]
+
+
+def an_error(cls):
+    """One with a fact for every name in its sentence."""
+    if cls is DeadLetter:
+        return DeadLetter("the customer is gone {for ever}")
+    if cls is RetryIn:
+        return RetryIn(37, "the gate is closed")
+    names = [name for _, name, _, _ in string.Formatter().parse(cls.sentence) if name]
+    return cls(**{name: f"a {name}" for name in names})
+
+
+def through_pickle(error):
+    return pickle.loads(pickle.dumps(error))  # noqa: S301
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("duplicate", [through_pickle, copy.copy])
+def test_every_error_survives_the_way_between_processes(cls, duplicate):
+    error = an_error(cls)
+
+    arrived = duplicate(error)
+
+    assert type(arrived) is cls
+    assert arrived.facts == error.facts
+    assert str(arrived) == str(error)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_fact_is_an_attribute_and_in_the_sentence(cls):
+    error = an_error(cls)
+
+    for name, fact in error.facts.items():
+        assert getattr(error, name) == fact
+        assert name == "seconds" or str(fact) in str(error)
+
+
+def test_a_fact_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="colour"):
+        _ = Unreachable(problem="timed out").colour
+
+
+def test_a_wrong_program_is_a_value_error_to_those_who_do_not_know_us():
+    assert issubclass(ConfigurationError, ValueError)
+
+
+def test_the_tree_in_the_docstring_is_the_tree():
+    drawn = {}
+    path = []
+    for branch, name in re.findall(r"^ {4}([│├└─ ]*)([A-Z]\w+)", errors.__doc__, re.MULTILINE):
+        depth = len(branch) // 4
+        path[depth:] = [name]
+        drawn[name] = path[depth - 1] if depth else "Exception"
+
+    assert drawn == {cls.__name__: cls.__bases__[0].__name__ for cls in CLASSES}

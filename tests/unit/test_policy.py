@@ -1,0 +1,577 @@
+import copy
+import pickle
+import sys
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_dlx_retry.core.jitter import FullJitter, ProportionalJitter
+from celery_dlx_retry.core.policy import (
+    DEAD,
+    LET_FAIL,
+    MAX_DELAY_MS,
+    Custom,
+    Dead,
+    Delays,
+    Exponential,
+    Fixed,
+    LetFail,
+    Linear,
+    On,
+    Policy,
+    Verdict,
+    Wait,
+    as_policy,
+    decide,
+)
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import DeadLetter, InvalidDelay, InvalidPolicy, RetryIn
+
+EXHAUSTED, FAILED, REQUESTED = Dead(Reason.EXHAUSTED), Dead(Reason.FAILED), Dead(Reason.REQUESTED)
+BOOM = ValueError("boom")
+
+
+def decided(policy, error=BOOM, *, attempt=1, elapsed_ms=0, chance=0.5):
+    return decide(policy, error, attempt=attempt, elapsed_ms=elapsed_ms, chance=chance, now=1_800_000_000.0)
+
+
+def delays_of(policy, retries):
+    return [policy.delay_ms(retry, BOOM) for retry in range(1, retries + 1)]
+
+
+def is_locked(error):
+    return "locked" in str(error)
+
+
+def broken(*_):
+    raise ZeroDivisionError("a bug in the user's function")
+
+
+def squares(retry, _error):
+    return retry**2
+
+
+class Throttled(Exception):  # noqa: N818
+    def __init__(self, retry_after):
+        self.retry_after = retry_after
+
+
+# Backoffs
+
+
+@pytest.mark.parametrize(
+    ("policy", "delays"),
+    [
+        (Fixed(1.5), [1500, 1500, 1500]),
+        (Fixed(timedelta(minutes=1)), [60_000, 60_000]),
+        (Fixed(0), [0, 0]),
+        (Linear(2), [2000, 4000, 6000]),
+        (Linear(1, step=0.5, limit=2), [1000, 1500, 2000, 2000]),
+        (Linear(1, step=0), [1000, 1000]),
+        (Exponential(1), [1000, 2000, 4000, 8000]),
+        (Exponential(1, factor=10, limit=500), [1000, 10_000, 100_000, 500_000, 500_000]),
+        (Exponential(1, factor=1.1), [1000, 1100, 1210, 1331, 1465]),
+        (Exponential(1, factor=1), [1000, 1000]),
+        (Exponential(12_345.678, factor=3), [12_345_678 * 3**each for each in range(10)]),
+        (Exponential(0), [0, 0]),
+        (Delays([1, 5, timedelta(minutes=1)]), [1000, 5000, 60_000, 60_000]),
+        (Custom(squares), [1000, 4000, 9000]),
+        (Custom(lambda retry, _: None if retry > 1 else 1), [1000, None]),
+    ],
+    ids=repr,
+)
+def test_each_backoff_keeps_its_schedule(policy, delays):
+    assert delays_of(policy, len(delays)) == delays
+
+
+@pytest.mark.parametrize("retry", [100_000, 10**30])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Exponential(1),
+        Exponential(1, factor=1.001),
+        Exponential(1, factor=10**400),
+        Exponential(1e300),
+        Linear(10**7),
+        Linear(10**400),
+        Fixed(10**400),
+        Delays([10**400]),
+        Custom(lambda *_: 10**400),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_backoff_without_limit_ends_at_ten_years(policy, retry):
+    assert policy.delay_ms(retry, BOOM) == MAX_DELAY_MS == 10 * 365 * 86_400_000
+
+
+def test_a_limit_is_reached_however_late_the_retry():
+    assert Exponential(1, factor=1.5, limit=7.5).delay_ms(100_000, BOOM) == 7500
+
+
+def test_an_exponential_of_nothing_is_nothing_however_late_the_retry():
+    assert Exponential(0).delay_ms(10**30, BOOM) == 0
+
+
+@settings(max_examples=60)
+@given(
+    start=st.floats(min_value=0, max_value=1e4),
+    factor=st.floats(min_value=1, max_value=1e6),
+    more=st.floats(min_value=0, max_value=1e5),
+    retry=st.integers(min_value=1, max_value=200),
+)
+def test_delays_grow_from_the_start_and_never_beyond_the_limit(start, factor, more, retry):
+    limit = start + more
+    for policy in (Exponential(start, factor=factor, limit=limit), Linear(start, step=factor, limit=limit)):
+        now, later = policy.delay_ms(retry, BOOM), policy.delay_ms(retry + 1, BOOM)
+
+        assert policy.delay_ms(1, BOOM) <= now <= later <= Fixed(limit).delay_ms(1, BOOM)
+
+
+def test_a_list_gives_as_many_retries_as_it_has_delays():
+    policy = Delays([1, 5])
+
+    assert [decided(policy, attempt=each) for each in (1, 2, 3)] == [Wait(1000), Wait(5000), EXHAUSTED]
+
+
+def test_more_retries_than_delays_repeat_the_last_one():
+    policy = Delays([1, 5], retries=3)
+
+    assert [decided(policy, attempt=each) for each in (2, 3, 4)] == [Wait(5000), Wait(5000), EXHAUSTED]
+
+
+# Retries and deadline
+
+
+def test_last_retry_is_still_granted_and_the_next_failure_is_dead():
+    policy = Fixed(1, retries=3)
+
+    assert [decided(policy, attempt=each) for each in (1, 2, 3, 4)] == [Wait(1000)] * 3 + [EXHAUSTED]
+
+
+def test_no_retries_is_dead_at_the_first_failure():
+    assert decided(Fixed(1, retries=0)) == EXHAUSTED
+
+
+def test_retries_none_is_for_ever():
+    assert decided(Fixed(1, retries=None), attempt=10**9) == Wait(1000)
+
+
+def test_a_retry_that_would_start_after_the_deadline_is_not_granted():
+    policy = Fixed(1, deadline=10)
+
+    assert decided(policy, elapsed_ms=9000) == Wait(1000)
+    assert decided(policy, elapsed_ms=9001) == EXHAUSTED
+
+
+def test_the_deadline_holds_for_what_the_error_asks():
+    policy = Fixed(1, deadline=10)
+
+    assert decided(policy, RetryIn(11)) == decided(policy, Throttled(11)) == EXHAUSTED
+
+
+# Jitter
+
+
+def test_jitter_spreads_the_backoff():
+    policy = Exponential(1, jitter=FullJitter())
+
+    assert decided(policy, attempt=3, chance=0.0) == Wait(0)
+    assert decided(policy, attempt=3, chance=0.5) == Wait(2000)
+
+
+def test_jitter_does_not_pass_ten_years():
+    assert decided(Fixed(10**400, jitter=ProportionalJitter(1)), chance=0.99) == Wait(MAX_DELAY_MS)
+
+
+def test_what_the_error_asks_is_not_jittered():
+    policy = Fixed(1, jitter=FullJitter())
+
+    assert decided(policy, RetryIn(7)) == decided(policy, Throttled(7)) == Wait(7000)
+
+
+# Which errors
+
+
+@pytest.mark.parametrize(
+    ("errors", "retried", "dead"),
+    [
+        (Exception, BOOM, KeyboardInterrupt()),
+        (OSError, ConnectionError(), BOOM),
+        ((KeyError, OSError), TimeoutError(), BOOM),
+        (is_locked, RuntimeError("locked"), RuntimeError("lost")),
+    ],
+)
+def test_only_the_named_errors_are_retried_and_others_are_dead(errors, retried, dead):
+    policy = Fixed(1, errors=errors)
+
+    assert decided(policy, retried) == Wait(1000)
+    assert decided(policy, dead) == FAILED
+
+
+def test_an_error_that_is_not_retried_is_failed_and_not_exhausted():
+    assert decided(Fixed(1, errors=OSError, retries=0), BOOM) == FAILED
+
+
+def test_the_first_rule_that_matches_wins():
+    policy = Fixed(1, rules=[On(ConnectionError, 2), On(OSError, 3), On(Exception, DEAD)])
+
+    assert decided(policy, ConnectionResetError()) == Wait(2000)
+    assert decided(policy, PermissionError()) == Wait(3000)
+    assert decided(policy, BOOM) == FAILED
+
+
+def test_no_rule_that_matches_leaves_it_to_the_policy():
+    assert decided(Fixed(1, rules=[On(OSError, DEAD)]), BOOM) == Wait(1000)
+
+
+def test_let_fail_leaves_it_to_celery():
+    assert decided(Fixed(1, rules=[On(ValueError, LET_FAIL)])) == LetFail()
+
+
+def test_a_rules_policy_brings_its_own_limits_and_the_outer_ones_do_not_hold():
+    own = Linear(1, retries=5, deadline=100, jitter=FullJitter())
+    policy = Fixed(60, retries=0, deadline=1, errors=OSError, rules=[On(ValueError, own)])
+
+    assert decided(policy, attempt=5, elapsed_ms=97_500) == Wait(2500)
+    assert decided(policy, attempt=6) == EXHAUSTED
+    assert decided(policy, attempt=5, elapsed_ms=97_501) == EXHAUSTED
+
+
+def test_a_rules_policy_may_have_rules():
+    policy = Fixed(1, rules=[On(OSError, Fixed(2, rules=[On(TimeoutError, 3)]))])
+
+    assert decided(policy, TimeoutError()) == Wait(3000)
+
+
+# What the error asks
+
+
+def test_a_delay_that_the_error_names_goes_before_the_backoff():
+    assert decided(Fixed(1), Throttled(37)) == Wait(37_000)
+
+
+def test_a_server_may_not_ask_for_more_than_the_cap():
+    assert decided(Fixed(1), Throttled(10**9)) == Wait(3_600_000)
+    assert decided(Fixed(1, retry_after=timedelta(seconds=5)), Throttled(10**9)) == Wait(5000)
+
+
+def test_retry_after_none_does_not_listen_to_servers_but_to_the_task():
+    policy = Fixed(1, retry_after=None)
+
+    assert decided(policy, Throttled(37)) == Wait(1000)
+    assert decided(policy, RetryIn(37)) == Wait(37_000)
+
+
+def test_the_cap_holds_for_the_tasks_own_word_too():
+    assert decided(Fixed(1), RetryIn(7200)) == Wait(3_600_000)
+    assert decided(Fixed(1, retry_after=7200), RetryIn(7200)) == Wait(7_200_000)
+    assert decided(Fixed(1, retry_after=None), RetryIn(10**400)) == Wait(MAX_DELAY_MS)
+
+
+def test_a_request_that_makes_no_sense_falls_back_to_the_backoff():
+    assert decided(Fixed(1), RetryIn("soon")) == decided(Fixed(1), Throttled(-1)) == Wait(1000)
+
+
+@pytest.mark.parametrize(
+    "policy", [Fixed(1, errors=OSError), Fixed(1, rules=[On(Exception, DEAD)]), Fixed(1, rules=[On(RetryIn, LET_FAIL)])]
+)
+def test_retry_in_is_retried_whatever_the_errors_but_counts_as_a_retry(policy):
+    assert decided(policy, RetryIn(7), attempt=3) == Wait(7000)
+    assert decided(policy, RetryIn(7), attempt=4) == EXHAUSTED
+
+
+def test_retry_in_takes_the_limits_of_a_rule_with_a_policy():
+    policy = Fixed(1, retries=0, rules=[On(RetryIn, Fixed(1, retries=2))])
+
+    assert decided(policy, RetryIn(7), attempt=2) == Wait(7000)
+    assert decided(policy, RetryIn(7), attempt=3) == EXHAUSTED
+
+
+@pytest.mark.parametrize("policy", [Fixed(1), Fixed(1, rules=[On(Exception, 5)]), Fixed(1, errors=is_locked)])
+def test_dead_letter_is_dead_whatever_the_policy(policy):
+    assert decided(policy, DeadLetter("no such customer")) == REQUESTED
+
+
+# Faults in the user's functions
+
+
+def test_a_predicate_that_raises_does_not_match_and_is_logged(caplog):
+    policy = Fixed(1, rules=[On(broken, LET_FAIL), On(ValueError, 2)])
+
+    assert decided(policy) == Wait(2000)
+    assert "predicate failed" in caplog.text
+
+
+def test_an_errors_predicate_that_raises_makes_the_message_dead():
+    assert decided(Fixed(1, errors=broken)) == FAILED
+
+
+@pytest.mark.parametrize("rubbish", [-1, "5", float("nan"), True, object()], ids=repr)
+def test_a_function_that_returns_rubbish_makes_the_message_dead_and_is_logged(rubbish, caplog):
+    assert decided(Custom(lambda *_: rubbish)) == FAILED
+    assert "backoff failed" in caplog.text
+
+
+def test_a_function_that_raises_makes_the_message_dead():
+    assert decided(Custom(broken)) == FAILED
+
+
+def test_a_function_that_returns_none_is_exhausted():
+    assert decided(Custom(lambda *_: None)) == EXHAUSTED
+
+
+@pytest.mark.parametrize("rubbish", [-1, 1.5, "5"])
+def test_a_users_policy_that_returns_rubbish_makes_the_message_dead(rubbish):
+    class Own(Policy):
+        __slots__ = ()
+
+        def delay_ms(self, _retry, _error):
+            return rubbish
+
+    assert decided(Own()) == FAILED
+    assert Own().known_delays_ms() == frozenset()
+
+
+class Hostile(Exception):  # noqa: N818
+    def __str__(self):
+        raise RuntimeError("not printable")
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_an_error_that_cannot_be_looked_at_is_an_error_like_others(caplog):
+    assert decided(Fixed(1), Hostile()) == Wait(1000)
+    assert decided(Fixed(1, errors=is_locked), Hostile()) == FAILED
+    assert "error=Hostile" in caplog.text
+
+
+functions = st.sampled_from([squares, broken, lambda *_: None, lambda *_: "x"])
+matches = st.sampled_from([Exception, OSError, (KeyError, ValueError), (), is_locked, broken])
+common = {
+    "retries": st.none() | st.integers(min_value=0, max_value=10),
+    "jitter": st.sampled_from([None, FullJitter(), ProportionalJitter()]),
+    "deadline": st.sampled_from([None, 0.5, timedelta(hours=1)]),
+    "errors": matches,
+    "retry_after": st.sampled_from([None, 0, 5]),
+}
+numbers = st.integers(min_value=0, max_value=10**20) | st.floats(min_value=0, max_value=1e9) | st.just(timedelta(1))
+plain = st.one_of(
+    st.builds(Fixed, numbers, **common),
+    st.builds(Linear, numbers, step=st.none() | numbers, **common),
+    st.builds(Exponential, numbers, factor=st.integers(1, 9) | st.floats(1, 9), **common),
+    st.builds(Delays, st.lists(numbers, min_size=1, max_size=4), **common),
+    st.builds(Custom, functions, **common),
+)
+rules = st.lists(st.builds(On, matches, plain | st.sampled_from(Verdict)), max_size=2)
+policies = plain | st.builds(Fixed, numbers, rules=rules, **common) | st.builds(Exponential, numbers, rules=rules)
+errors = st.one_of(
+    st.sampled_from([BOOM, KeyError(), OSError(), SystemExit(), DeadLetter("x"), RuntimeError("locked")]),
+    st.builds(RetryIn, st.none() | st.floats() | st.integers() | st.text()),
+    st.builds(Throttled, st.none() | st.floats() | st.integers() | st.text()),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    policies,
+    errors,
+    st.integers(1, 10**6),
+    st.integers(0, 10**15),
+    st.floats(min_value=0, max_value=1, exclude_max=True),
+)
+def test_every_failure_ends_in_a_decision(policy, error, attempt, elapsed_ms, chance):
+    decision = decided(policy, error, attempt=attempt, elapsed_ms=elapsed_ms, chance=chance)
+
+    assert isinstance(decision, (Wait, Dead, LetFail))
+    if isinstance(decision, Wait):
+        assert type(decision.delay_ms) is int
+        assert 0 <= decision.delay_ms <= MAX_DELAY_MS
+
+
+# Delays known in advance
+
+
+@pytest.mark.parametrize(
+    ("policy", "known"),
+    [
+        (Fixed(1), {1000}),
+        (Fixed(1, retries=0), set()),
+        (Linear(1, retries=3), {1000, 2000, 3000}),
+        (Exponential(1, factor=10, limit=500, retries=9), {1000, 10_000, 100_000, 500_000}),
+        (Exponential(1, retries=9, deadline=5), {1000, 2000, 4000}),
+        (Delays([1, 5, 1]), {1000, 5000}),
+        (Delays([1, 5, 9], retries=2), {1000, 5000}),
+        (Fixed(1, jitter=FullJitter()), set()),
+        (Custom(squares), set()),
+        (Fixed(1, jitter=FullJitter(), rules=[On(OSError, 5), On(KeyError, DEAD)]), {5000}),
+        (Custom(squares, rules=[On(OSError, Fixed(5, rules=[On(TimeoutError, [6, 7])]))]), {5000, 6000, 7000}),
+    ],
+    ids=repr,
+)
+def test_the_delays_that_can_be_known_are_known(policy, known):
+    assert policy.known_delays_ms() == known
+
+
+@pytest.mark.parametrize("retries", [None, 10**9])
+def test_endless_retries_know_their_first_64_delays(retries):
+    assert Linear(1, retries=retries).known_delays_ms() == {each * 1000 for each in range(1, 65)}
+
+
+@settings(max_examples=50, deadline=None)
+@given(plain.filter(lambda policy: policy.jitter is None and not isinstance(policy, Custom)), st.integers(1, 64))
+def test_every_backoff_that_is_granted_was_known(policy, attempt):
+    policy = replace(policy, errors=Exception)
+
+    decision = decided(policy, attempt=attempt)
+
+    assert decision == EXHAUSTED or decision.delay_ms in policy.known_delays_ms()
+
+
+# Values
+
+NAMES = {**globals(), "datetime": sys.modules["datetime"]}
+
+POLICIES = [
+    Fixed(1),
+    Linear(1, step=2, limit=timedelta(hours=1)),
+    Exponential(1, factor=10, limit=500, retries=5),
+    Delays([1, 2.5], retries=None),
+    Custom(squares, retries=7),
+    Fixed(1, rules=[On((OSError,), [1, 2]), On(is_locked, DEAD), On(KeyError, LET_FAIL)], errors=(OSError, KeyError)),
+    Fixed(1, jitter=ProportionalJitter(0.2), deadline=60, retry_after=None),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_a_policy_is_a_value(policy):
+    twin = eval(repr(policy), NAMES)  # noqa: S307
+
+    assert twin == policy
+    assert twin is not policy
+    assert hash(twin) == hash(policy)
+    assert copy.deepcopy(policy) == policy
+    with pytest.raises(AttributeError):
+        policy.retries = 9
+    with pytest.raises((AttributeError, TypeError)):
+        policy.colour = "red"
+
+
+@pytest.mark.parametrize("policy", [Fixed(1), Delays([1, 2]), Fixed(1, rules=[On(OSError, DEAD), On(KeyError, [1])])])
+def test_a_policy_survives_pickle(policy):
+    assert pickle.loads(pickle.dumps(policy)) == policy  # noqa: S301
+
+
+def test_a_policy_prints_as_one_would_write_it():
+    policy = Exponential(1, limit=500, factor=10, rules=[On(OSError, DEAD)], retries=5)
+
+    assert repr(policy) == "Exponential(1, factor=10, limit=500, retries=5, rules=(On(OSError, DEAD),))"
+
+
+@settings(max_examples=50, deadline=None)
+@given(plain.filter(lambda policy: not isinstance(policy, Custom)))
+def test_every_policy_of_named_parts_prints_as_python(policy):
+    assert eval(repr(policy), NAMES) == policy  # noqa: S307
+
+
+def test_policies_of_different_kinds_are_not_equal():
+    assert len({Fixed(1), Linear(1), Exponential(1), Fixed(2)}) == 4
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_verdict_is_the_same_one_after_pickle(verdict):
+    assert pickle.loads(pickle.dumps(verdict)) is verdict  # noqa: S301
+    assert eval(repr(verdict)) is verdict  # noqa: S307
+
+
+# as_policy
+
+
+@pytest.mark.parametrize(
+    ("value", "policy"),
+    [
+        (Linear(1), Linear(1)),
+        (5, Fixed(5)),
+        (0.5, Fixed(0.5)),
+        (timedelta(1), Fixed(timedelta(1))),
+        ([1, 2], Delays([1, 2])),
+        ((1, 2), Delays([1, 2])),
+        (squares, Custom(squares)),
+    ],
+    ids=repr,
+)
+def test_what_can_be_meant_only_one_way_is_a_policy(value, policy):
+    assert as_policy(value) == policy
+    assert On(OSError, value).then == policy
+
+
+@pytest.mark.parametrize("value", [None, True, "5", {1, 2}, ValueError, Fixed, object(), [], -1, [True]], ids=repr)
+def test_what_is_no_policy_is_refused(value):
+    with pytest.raises((InvalidPolicy, InvalidDelay)):
+        as_policy(value)
+
+
+# Definitions that make no sense
+
+
+@pytest.mark.parametrize(
+    ("define", "sentence"),
+    [
+        (lambda: Fixed(1, retries=-1), r"Fixed\.retries is -1; it must be a whole number from 0 on"),
+        (lambda: Fixed(1, retries=True), r"Fixed\.retries is True"),
+        (lambda: Fixed(1, retries=1.0), r"Fixed\.retries is 1\.0"),
+        (lambda: Delays([1], retries=-1), r"Delays\.retries is -1"),
+        (lambda: Fixed(1, jitter=True), r"Fixed\.jitter is True; it must be FullJitter\(\)"),
+        (lambda: Fixed(1, deadline=0), r"Fixed\.deadline is 0; it must be longer than 0"),
+        (lambda: Exponential(1, factor=0.5), r"Exponential\.factor is 0\.5"),
+        (lambda: Exponential(1, factor=float("nan")), r"Exponential\.factor is nan"),
+        (lambda: Exponential(1, factor=float("inf")), r"Exponential\.factor is inf"),
+        (lambda: Exponential(1, factor="2"), r"Exponential\.factor is '2'"),
+        (lambda: Exponential(2, limit=1), r"Exponential\.limit is 1; it must be at least the start, 2"),
+        (lambda: Linear(2, limit=1), r"Linear\.limit is 1"),
+        (lambda: Delays([]), r"Delays\.delays is \[\]"),
+        (lambda: Delays(5), r"Delays\.delays is 5"),
+        (lambda: Delays("12"), r"Delays\.delays is '12'"),
+        (lambda: Custom(5), r"Custom\.function is 5"),
+        (lambda: Fixed(1, rules=[OSError]), r"Fixed\.rules is .* a sequence of On"),
+        (lambda: Fixed(1, rules=On(OSError, 1)), r"Fixed\.rules is On\(OSError, Fixed\(1\)\)"),
+        (lambda: Fixed(1, errors=int), r"Fixed\.errors is <class 'int'>; it must be an exception class"),
+        (lambda: Fixed(1, errors=(OSError, int)), r"Fixed\.errors is "),
+        (lambda: Fixed(1, errors=None), r"Fixed\.errors is None"),
+        (lambda: On("OSError", 1), r"On\.match is 'OSError'"),
+        (lambda: On(OSError, None), "policy is None; it must be a policy, seconds"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_fails_where_it_is_written(define, sentence):
+    with pytest.raises(InvalidPolicy, match=f"^{sentence}"):
+        define()
+
+
+@pytest.mark.parametrize(
+    ("define", "what"),
+    [
+        (lambda: Fixed(-1), "Fixed.delay"),
+        (lambda: Fixed("1"), "Fixed.delay"),
+        (lambda: Linear(-1), "Linear.start"),
+        (lambda: Linear(1, step=-1), "Linear.step"),
+        (lambda: Exponential(float("inf")), "Exponential.start"),
+        (lambda: Exponential(1, limit=float("nan")), "Exponential.limit"),
+        (lambda: Delays([1, -1]), "Delays.delays[1]"),
+        (lambda: Fixed(1, deadline=-1), "Fixed.deadline"),
+        (lambda: Fixed(1, retry_after=-1), "Fixed.retry_after"),
+        (lambda: Fixed(1, retry_after=False), "Fixed.retry_after"),
+    ],
+)
+def test_a_delay_that_makes_no_sense_fails_where_it_is_written(define, what):
+    with pytest.raises(InvalidDelay) as caught:
+        define()
+
+    assert caught.value.what == what
+
+
+def test_a_policy_without_backoff_cannot_be_made():
+    with pytest.raises(TypeError, match="abstract"):
+        Policy()

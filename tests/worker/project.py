@@ -1,0 +1,96 @@
+"""A Celery project for worker tests, started as a real process: ``celery -A project worker``.
+
+It is configured by the test through the environment, and its tasks append to a file what they do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Reject
+
+from celery_dlx_retry import DLXRetryTask, Fixed
+
+app = Celery("project")
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_cancel_long_running_tasks_on_connection_loss=True,
+    accept_content=["json", "pickle", "msgpack"],
+    worker_enable_remote_control=True,
+    result_expires=600,
+)
+app.conf.update(json.loads(os.environ.get("PROJECT_CONF", "{}")))
+
+
+def record(task: Any, event: str = "run", **facts: Any) -> None:
+    """Append one line; O_APPEND makes it whole whoever else writes."""
+    line = {
+        "event": event,
+        "task": task.name,
+        "id": task.request.id,
+        "retries": task.request.retries,
+        "at": time.time(),
+        "pid": os.getpid(),
+        "queue": (task.request.delivery_info or {}).get("queue"),
+        **facts,
+    }
+    descriptor = os.open(os.environ["PROJECT_RECORDS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def heal(self, failures, countdown=0.2, result="healed", **options):
+    """Fail so many times, each waiting the countdown (or the next of a list), then succeed."""
+    record(self)
+    if self.request.retries < failures:
+        delays = countdown if isinstance(countdown, list) else [countdown] * failures
+        raise self.retry(countdown=delays[self.request.retries], max_retries=failures, **options)
+    return result
+
+
+@app.task(bind=True, base=DLXRetryTask, max_retries=2, default_retry_delay=0.1)
+def exhaust(self):
+    record(self)
+    try:
+        raise ValueError("always")
+    except ValueError as exc:
+        raise self.retry(exc=exc) from exc
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def fail(self, text="no luck"):
+    record(self)
+    raise ValueError(text)
+
+
+@app.task(bind=True, base=DLXRetryTask, policy=Fixed(0.1, retries=2))
+def by_policy(self, failures=99):
+    record(self)
+    if self.request.retries < failures:
+        raise OSError("down")
+    return "up"
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def give_up(self):
+    record(self)
+    self.dead_letter("this order is from 1970")
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def reject(self, requeue=False):
+    record(self)
+    raise Reject("not mine", requeue=requeue and not self.request.delivery_info["redelivered"])
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def succeed(self, value=None):
+    record(self)
+    return value

@@ -1,0 +1,48 @@
+"""A retry waits in a lane and comes back to its queue."""
+
+from __future__ import annotations
+
+import pytest
+from support import eventually
+
+POOLS = ["prefork", "solo", "threads"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_fails_twice_succeeds_at_its_third_attempt(project, pool):
+    with project.worker(pool=pool):
+        result = project.send("heal", 2)
+
+        assert result.get(timeout=20) == "healed"
+
+    runs = project.records(id=result.id)
+    assert [run["retries"] for run in runs] == [0, 1, 2]
+    assert {run["queue"] for run in runs} == {project.queue}
+
+
+def test_no_retry_is_early(project):
+    with project.worker():
+        results = [project.send("heal", 3, [0.1, 0.3, 1.0]) for _ in range(20)]
+        for result in results:
+            result.get(timeout=30)
+
+    for result in results:
+        at = [run["at"] for run in project.records(id=result.id)]
+        gaps = [after - before for before, after in zip(at, at[1:], strict=False)]
+        assert gaps[0] >= 0.1
+        assert gaps[1] >= 0.3
+        assert gaps[2] >= 1.0
+
+
+def test_what_is_exhausted_is_a_dead_letter_with_its_history(project):
+    with project.worker():
+        result = project.send("exhaust")
+        with pytest.raises(ValueError, match="always"):
+            result.get(timeout=20)
+
+    (letter,) = eventually(project.dead)
+    assert letter.record.reason == "exhausted"
+    assert letter.record.task_id == result.id
+    assert letter.record.attempts == 3
+    assert [failure.delay_ms for failure in letter.history] == [100, 100, None]
+    assert [failure.error for failure in letter.history] == ["ValueError: always"] * 3
