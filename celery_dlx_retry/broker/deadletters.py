@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp import spec
-from amqp.exceptions import NotFound
+from amqp.exceptions import AMQPError, NotFound
 
 from celery_dlx_retry.core.headers import REPLAYS, DeadRecord, Failure, for_replay, history_of, record_of
 from celery_dlx_retry.core.message import Message
@@ -64,6 +64,7 @@ def replay(
 @contextmanager
 def _reading(connection: Connection, queue: str) -> Iterator[Iterator[tuple[Callable[[], None], DeadMessage]]]:
     with closing(connection.channel()) as channel:
+        channel.auto_decode = False
         try:
             depth = channel.queue_declare(queue, passive=True).message_count
         except NotFound as exc:
@@ -72,8 +73,10 @@ def _reading(connection: Connection, queue: str) -> Iterator[Iterator[tuple[Call
             yield _letters(channel, queue, depth)
         finally:
             # Gives back what is not acknowledged. Closing the channel would too, but counts as a failed delivery on
-            # quorum queues (test_a_hundred_looks_leave_every_dead_letter_there).
-            channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+            # quorum queues (test_a_hundred_looks_leave_every_dead_letter_there). When the connection is lost, the
+            # broker takes it back itself, and who reads has been told.
+            with suppress(AMQPError, OSError):
+                channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
 
 
 def _letters(channel: Any, queue: str, depth: int) -> Iterator[tuple[Callable[[], None], DeadMessage]]:

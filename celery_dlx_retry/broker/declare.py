@@ -13,11 +13,9 @@ from celery_dlx_retry.core.topology import Topology
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from kombu.connection import Connection
-
-    from celery_dlx_retry.core.topology import QueueSpec
 
 # A quorum queue that is killed with its only node within about a second of its birth does not come back, nor do the
 # messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).
@@ -30,7 +28,7 @@ def declare(connection: Connection, topology: Topology) -> None:
     Queues come before the exchanges that lead to them, and new quorum queues get time to settle in between: whoever
     finds a lane's exchange finds a wait queue behind it that a crash does not take away.
     """
-    settle = not _exist(connection, [queue for queue in topology.queues if queue.is_quorum])
+    settle = not _settled(connection, topology)
     with closing(connection.channel()) as channel:
         for queue in topology.queues:
             with _translated("queue", queue.name):
@@ -50,7 +48,7 @@ def declare(connection: Connection, topology: Topology) -> None:
 def check(connection: Connection, topology: Topology) -> None:
     """Raise Missing for the first queue or exchange that is not there, Forbidden if we may not even look.
 
-    AMQP cannot show arguments and bindings; RabbitMQ 4 wants the configure permission for a look, too.
+    AMQP cannot show arguments and bindings; RabbitMQ 4 lets only those look who may configure, write or read it.
     """
     with closing(connection.channel()) as channel:
         for queue in topology.queues:
@@ -61,9 +59,13 @@ def check(connection: Connection, topology: Topology) -> None:
                 channel.exchange_declare(exchange.name, exchange.kind, passive=True)
 
 
-def _exist(connection: Connection, queues: Sequence[QueueSpec]) -> bool:
+def _settled(connection: Connection, topology: Topology) -> bool:
+    """Whether no quorum queue is new: a queue whose exchange is missing may be another process's, made just now."""
+    quorum = tuple(queue for queue in topology.queues if queue.is_quorum)
+    if not quorum:
+        return True
     try:
-        check(connection, Topology(queues=tuple(queues)))
+        check(connection, Topology(queues=quorum, exchanges=topology.exchanges))
     except Missing:
         return False
     return True

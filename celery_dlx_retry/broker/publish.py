@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _NO_ROUTE = 312
 _PERSISTENT = 2
+# Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
 _KEPT_PROPERTIES = frozenset(
-    ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id")
+    ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
 )
 
 
@@ -41,7 +42,7 @@ class Publisher:
 
     def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int) -> None:
         self._connect = connect
-        self._confirm_timeout_ms = confirm_timeout_ms
+        self.confirm_timeout_ms = confirm_timeout_ms
         self._idle: list[Connection] = []
         self._pid = os.getpid()
 
@@ -49,7 +50,7 @@ class Publisher:
     def producer(self, *, needs: Topology | None = None) -> Iterator[ConfirmedProducer]:
         """A Kombu producer that keeps our promise; what it ``needs`` is declared if a message finds no queue."""
         with self.connection() as connection:
-            yield ConfirmedProducer(connection, confirm_timeout_ms=self._confirm_timeout_ms, needs=needs)
+            yield ConfirmedProducer(connection, confirm_timeout_ms=self.confirm_timeout_ms, needs=needs)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -87,11 +88,7 @@ class Publisher:
 
     def _connected(self) -> Connection:
         connection = self._connect()
-        try:
-            # Once over all hosts of a failover URL.
-            connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
-        except (AMQPError, KombuError, OSError) as exc:
-            raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
+        _open(connection, timeout_ms=self.confirm_timeout_ms)
         return connection
 
 
@@ -137,7 +134,7 @@ class ConfirmedProducer(Producer):
             exchange=exchange,
             routing_key=routing_key,
             headers=message.headers,
-            content_type=message.content_type,
+            content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
             content_encoding=message.content_encoding,
             compression=message.compression,
             **properties,
@@ -163,11 +160,21 @@ class ConfirmedProducer(Producer):
     def _reconnect(self) -> None:
         connection = self.connection
         _drop(connection)
-        try:
-            connection.ensure_connection(max_retries=1, interval_start=0)
-        except (AMQPError, KombuError, OSError) as exc:
-            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+        _open(connection, timeout_ms=self._confirm_timeout_ms)
         self.revive(connection)
+
+
+def _open(connection: Connection, *, timeout_ms: int) -> None:
+    # py-amqp waits anew after each frame, so that heartbeats would put off a confirm timeout for ever
+    # (test_heartbeats_do_not_put_off_the_confirm_timeout).
+    connection.transport_options = {**connection.transport_options, "confirm_publish": True, "heartbeat": 0}
+    try:
+        # Once over all hosts of a failover URL.
+        connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
+        # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
+        connection.connection.transport.sock.settimeout(timeout_ms / 1000)
+    except (AMQPError, KombuError, OSError) as exc:
+        raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
 
 
 def _is_alive(connection: Connection) -> bool:

@@ -5,25 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.units import is_count
 
 #: All attempts so far as JSON: ``[[attempt, at_ms, error, delay_ms, worker], …]``, the first one and the newest.
 HISTORY = "dlx-history"
 #: When the first attempt failed, in ms since 1970; a policy's deadline counts from here.
 FIRST_FAILED_AT = "dlx-first-failed-at"
+#: How often this message took a pool process down with it.
+CRASHES = "dlx-crashes"
 #: How often the message was taken out of a dead-letter queue and tried again.
 REPLAYS = "dlx-replays"
 
 _RECORD = "dlx-dead-"
 _HISTORY_LENGTH = 20
 _ERROR_BYTES = 2_000
-_ENTRY_ERROR_BYTES = 200
+_ENTRY_BYTES = 200
+_NAME_BYTES = 255
 # Headers travel in one frame of at most 131,072 bytes; the rest is left to properties and frame overhead.
 _FRAME_BYTES = 120_000
 _TRACEBACK_BYTES = 30_000
+_NUMBERS = ("attempts", "died_at_ms")
+_LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,7 @@ def describe(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - user code; the dead letter matters more than its text
         text = "<unprintable>"
+    text = " ".join(text.encode("utf-8", "replace").decode().splitlines())
     return f"{name}: {text}" if text else name
 
 
@@ -70,16 +77,22 @@ def history_of(headers: Mapping[str, Any]) -> tuple[Failure, ...]:
         rows = json.loads(headers.get(HISTORY, "[]"))
         return tuple(
             Failure(
-                attempt=int(attempt),
-                at_ms=int(at_ms),
-                error=cut(str(error), _ENTRY_ERROR_BYTES),
-                delay_ms=None if delay_ms is None else int(delay_ms),
-                worker=cut(str(worker), _ENTRY_ERROR_BYTES),
+                attempt=_whole(attempt),
+                at_ms=_whole(at_ms),
+                error=cut(str(error), _ENTRY_BYTES),
+                delay_ms=None if delay_ms is None else _whole(delay_ms),
+                worker=cut(str(worker), _ENTRY_BYTES),
             )
             for attempt, at_ms, error, delay_ms, worker in rows[-_HISTORY_LENGTH:]
         )
-    except (TypeError, ValueError, RecursionError, OverflowError):
+    except (TypeError, ValueError, KeyError, RecursionError, OverflowError):
         return ()
+
+
+def crashes_of(headers: Mapping[str, Any]) -> int:
+    """How often this message took a pool process down so far."""
+    value = headers.get(CRASHES)
+    return value if is_count(value) else 0
 
 
 def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
@@ -96,7 +109,7 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
     if len(history) > _HISTORY_LENGTH:
         del history[1 : len(history) - _HISTORY_LENGTH + 1]
     rows = [
-        [entry.attempt, entry.at_ms, cut(entry.error, _ENTRY_ERROR_BYTES), entry.delay_ms, entry.worker]
+        [entry.attempt, entry.at_ms, cut(entry.error, _ENTRY_BYTES), entry.delay_ms, cut(entry.worker, _ENTRY_BYTES)]
         for entry in history
     ]
     return {
@@ -116,35 +129,31 @@ def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
     """The headers of a dead letter: those of the message, and the record, cut so that all of it fits one frame."""
-    ours: dict[str, Any] = {
-        **asdict(record),
-        "reason": str(record.reason),
-        "error_type": cut(record.error_type, _ENTRY_ERROR_BYTES),
-        "error": cut(record.error, _ERROR_BYTES),
-    }
-    kept = without_record(without_broker_headers(headers))
-    room = _FRAME_BYTES - _size(kept) - _size({**ours, "traceback": ""})
-    ours["traceback"] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
-    return {**kept, **{_RECORD + key.replace("_", "-"): value for key, value in ours.items()}}
+    letter = without_record(without_broker_headers(headers))
+    for name, value in asdict(record).items():
+        if name in _NUMBERS:
+            letter[_key(name)] = value
+        elif name != "traceback":
+            letter[_key(name)] = cut(str(value), _ERROR_BYTES if name == "error" else _NAME_BYTES)
+    room = _FRAME_BYTES - _size(letter)
+    letter[_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
+    return letter
 
 
 def without_record(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Take the record off again."""
-    return {key: value for key, value in headers.items() if not key.startswith(_RECORD)}
+    return {key: value for key, value in headers.items() if not _starts(key, _RECORD)}
 
 
 def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
     """The record, or what the broker's own x-death tells of a message that it dead-lettered itself."""
-    found = {
-        field.name: headers.get(_RECORD + field.name.replace("_", "-"))
-        for field in fields(DeadRecord)
-        if _RECORD + field.name.replace("_", "-") in headers
-    }
+    found = {field.name: headers[_key(field.name)] for field in fields(DeadRecord) if _key(field.name) in headers}
     try:
         found["reason"] = Reason(found["reason"])
-        return DeadRecord(**found)  # type: ignore[arg-type]
+        record = DeadRecord(**found)
     except (KeyError, TypeError, ValueError):
         return _broker_record(headers)
+    return record if _is_sound(record) else _broker_record(headers)
 
 
 def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +161,8 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     replays = headers.get(REPLAYS)
     kept = without_record(without_broker_headers(headers))
     kept.pop(FIRST_FAILED_AT, None)  # the deadline counts anew
-    return {**kept, "retries": 0, REPLAYS: replays + 1 if isinstance(replays, int) else 1}
+    kept.pop(CRASHES, None)
+    return {**kept, "retries": 0, REPLAYS: replays + 1 if is_count(replays) else 1}
 
 
 def cut(text: str, size: int) -> str:
@@ -191,15 +201,46 @@ def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
         queue=queue,
         family=queue,
         worker="",
-        attempts=retries + 1 if isinstance(retries, int) else 1,
-        died_at_ms=int(at.timestamp() * 1000) if isinstance(at, datetime) else 0,
+        attempts=retries + 1 if is_count(retries) else 1,
+        died_at_ms=_utc_ms(at) if isinstance(at, datetime) else 0,
     )
 
 
-def _is_broker_header(key: str) -> bool:
-    return key.startswith(("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count"))
+def _utc_ms(at: datetime) -> int:
+    # py-amqp gives UTC without saying so, which Python takes for local time.
+    return int((at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at).timestamp() * 1000)
 
 
-def _size(headers: Mapping[str, Any]) -> int:
-    """About how many bytes these take on the wire; never fewer."""
-    return sum(len(repr(key)) + len(repr(value).encode("utf-8", "replace")) + 8 for key, value in headers.items())
+def _is_broker_header(key: Any) -> bool:
+    return _starts(key, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+
+
+def _starts(key: Any, *prefixes: str) -> bool:
+    return isinstance(key, str) and key.startswith(prefixes)  # py-amqp leaves a key that is not UTF-8 as bytes
+
+
+def _is_sound(record: DeadRecord) -> bool:
+    numbers = all(is_count(getattr(record, name)) for name in _NUMBERS) and record.died_at_ms <= _LAST_MS
+    return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError  # a forged one, and too long for a header
+    return number
+
+
+def _key(name: str) -> str:
+    return _RECORD + name.replace("_", "-")
+
+
+def _size(value: Any) -> int:
+    """How many bytes this takes in a header table; never fewer."""
+    if isinstance(value, Mapping):
+        return 5 + sum(_size(key) + _size(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return 5 + sum(map(_size, value))
+    if isinstance(value, str):
+        return 5 + len(value.encode("utf-8", "surrogatepass"))
+    return 5 + len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 9

@@ -39,4 +39,4 @@ def backoff_delays_ms(*, factor: float, maximum: float, retries: int | None) -> 
     """The delays of Celery's ``retry_backoff`` without jitter: whole seconds, doubled each time."""
     start, limit = int(max(1.0, factor)), int(maximum)
     count = _FORESEEN_RETRIES if retries is None else min(retries, _FORESEEN_RETRIES)
-    return frozenset(min(limit, start * 2**n) * 1000 for n in range(count))
+    return frozenset(max(0, min(limit, start * 2**n)) * 1000 for n in range(count))

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_dlx_retry.core.units import to_ms
+from celery_dlx_retry.core.backoff import MAX_DELAY_MS
+from celery_dlx_retry.core.units import is_count, to_ms
 from celery_dlx_retry.errors import InvalidDelay, InvalidSetting, UnknownSetting
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 QueueType = Literal["classic", "quorum"]
 
 # An AMQP short string holds 255 bytes; the longest name that we make adds 29 to the prefix, and a queue name follows.
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_NAME = re.compile(r"(?!amq\.)[A-Za-z0-9_.:-]{1,100}")
 _YEAR_MS = 365 * 24 * 3600 * 1000
 
 
@@ -45,13 +46,18 @@ class Settings:
     #: How long a publish may wait for the broker's confirm before the task goes back to its queue.
     confirm_timeout_ms: int = 10_000
 
+    #: How often a task may take its pool process down (out of memory, killed, crashed) before it is a dead letter.
+    crash_limit: int = 3
+
     #: True: a broker that is not RabbitMQ is an error. False: Celery's own retries are used there, with one warning.
     require_rabbitmq: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not _NAME.fullmatch(self.prefix):
             raise InvalidSetting(
-                setting="dlx_prefix", value=self.prefix, wanted="1 to 100 letters, digits, dots, dashes, colons or _"
+                setting="dlx_prefix",
+                value=self.prefix,
+                wanted="1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front",
             )
         if self.queue_type not in ("auto", "classic", "quorum"):
             raise InvalidSetting(
@@ -65,13 +71,17 @@ class Settings:
             )
         if not _is_number(self.grid) or not 1.01 <= self.grid <= 2:  # noqa: PLR2004 - the sentence names both
             raise InvalidSetting(setting="dlx_grid", value=self.grid, wanted="a number from 1.01 to 2")
+        if not is_count(self.crash_limit) or self.crash_limit < 1:
+            raise InvalidSetting(setting="dlx_crash_limit", value=self.crash_limit, wanted="a whole number from 1 on")
         for name in ("declare", "require_rabbitmq"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidSetting(setting=f"dlx_{name}", value=getattr(self, name), wanted="True or False")
         for name in ("max_delay_ms", "confirm_timeout_ms"):
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) <= MAX_DELAY_MS:
                 raise InvalidSetting(
-                    setting=f"dlx_{name.removesuffix('_ms')}", value=getattr(self, name), wanted="longer than 0"
+                    setting=f"dlx_{name.removesuffix('_ms')}",
+                    value=getattr(self, name),
+                    wanted=f"from 1 to {MAX_DELAY_MS} ms, which is ten years and RabbitMQ's longest TTL",
                 )
 
     @classmethod
@@ -97,7 +107,8 @@ def _ms(setting: str, value: Any) -> int:
     try:
         return to_ms(value, what=setting)
     except InvalidDelay as exc:
-        raise InvalidSetting(setting=setting, value=value, wanted="a timedelta or a number of seconds") from exc
+        wanted = "a timedelta or a number of seconds, finite and not negative"
+        raise InvalidSetting(setting=setting, value=value, wanted=wanted) from exc
 
 
 def _suggestion(setting: str) -> str:

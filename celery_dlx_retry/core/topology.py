@@ -19,6 +19,8 @@ Argument = tuple[str, "str | int"]
 # (test_a_hundred_looks_leave_every_dead_letter_there).
 NO_DELIVERY_LIMIT = 1_000_000_000
 
+_NAME_BYTES = 255  # an AMQP short string
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSpec:
@@ -132,7 +134,15 @@ class Names:
 
     def dead_letters(self, family: str) -> str:
         """The dead-letter queue of a family of work queues."""
-        return self.dead_letter_queue.replace("{queue}", family)
+        name = self.dead_letter_queue.replace("{queue}", family)
+        # A work queue that keeps its own dead letters would run them again, for ever.
+        if name == family or len(name.encode()) > _NAME_BYTES:
+            raise InvalidSetting(
+                setting="dlx_dead_letter_queue",
+                value=self.dead_letter_queue,
+                wanted=f"a pattern that makes another name, of at most {_NAME_BYTES} bytes, of {family!r}",
+            )
+        return name
 
 
 def foundation(names: Names, kinds: Iterable[QueueType]) -> Topology:

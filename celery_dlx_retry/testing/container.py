@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from pathlib import Path
@@ -27,10 +28,8 @@ def start_container(image: str) -> Container:
             from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - optional, and slow
     except ImportError as exc:
         raise WayFailed(way=WAY, problem=f"testcontainers is not installed ({exc})") from exc
-    try:
-        DockerClient(timeout=PING_SECONDS).client.ping()
-    except (DockerException, OSError) as exc:
-        raise WayFailed(way=WAY, problem="no engine answers") from exc
+    if not engine_answers(DockerClient, (DockerException, OSError)):
+        raise WayFailed(way=WAY, problem="no engine answers")
     # Not testcontainers' own RabbitMqContainer: it needs pika, and this has to know about AMQP anyway.
     broker = Container(DockerContainer(image))
     try:
@@ -43,6 +42,20 @@ def start_container(image: str) -> Container:
         broker.close()
         raise
     return broker
+
+
+def engine_answers(client: Any, failures: tuple[type[Exception], ...]) -> bool:
+    with warnings.catch_warnings():
+        # docker-py forgets to close the socket of a failed attempt; collected here, it complains to nobody.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            client(timeout=PING_SECONDS).client.ping()
+        except failures:
+            answers = False
+        else:
+            answers = True
+        gc.collect()
+    return answers
 
 
 class Container(RabbitMQ):

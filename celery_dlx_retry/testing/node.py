@@ -8,8 +8,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
+from typing import NoReturn
 
 from celery_dlx_retry.testing.broker import START_SECONDS, CommandFailed, RabbitMQ
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, WayFailed, free_ports, is_free, listens, wait_until
@@ -20,6 +20,7 @@ WAY = "a local rabbitmq-server"
 PACKAGED = Path("/usr/lib/rabbitmq/bin")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+EPMD_SECONDS = 10.0
 STOP_SECONDS = 30.0
 PORT_ATTEMPTS = 5
 
@@ -82,6 +83,7 @@ class PrivateNode(RabbitMQ):
         self._root = root
         self._ports = free_ports(4)
         self._amqp_port, self._dist_port, self._epmd_port, management_port = self._ports
+        self._name = f"dlx{self._amqp_port}@localhost"
         super().__init__(
             f"amqp://guest:guest@{LOOPBACK}:{self._amqp_port}//",
             management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
@@ -99,13 +101,11 @@ class PrivateNode(RabbitMQ):
             return
         self._start_epmd()
         self._sandbox.spawn("rabbitmq", self._command("rabbitmq-server"), self._environment())
-        started = time.monotonic()
-        if wait_until(lambda: not self.pid or self.answers(), within=START_SECONDS) and self.pid:
-            return
-        status = f"did not answer within {START_SECONDS:.0f} s" if self.pid else "ended"
-        status += f" {time.monotonic() - started:.0f} s after its start, last saying: {self._sandbox.tail('rabbitmq')}"
-        self.kill()
-        self._fail(f"the node {status}")
+        in_time = wait_until(lambda: not self._is_alive() or self.answers(), within=START_SECONDS)
+        if not self._is_alive():
+            self._fail("the node ended during its start")
+        if not in_time:
+            self._fail(f"the node did not answer within {START_SECONDS:.0f} s")
 
     def stop(self) -> None:
         self._sandbox.terminate("rabbitmq", within=STOP_SECONDS)
@@ -144,19 +144,24 @@ class PrivateNode(RabbitMQ):
             return
         command = self._command("epmd", "-port", str(self._epmd_port), "-address", LOOPBACK)
         self._sandbox.spawn("epmd", command, self._environment())
-        wait_until(lambda: not self._sandbox.pid("epmd") or listens(self._epmd_port), within=10)
-        if not self._sandbox.pid("epmd") or not listens(self._epmd_port):
-            self._fail(f"epmd did not start: {self._sandbox.tail('epmd')}")
+        wait_until(lambda: not self._sandbox.pid("epmd") or listens(self._epmd_port), within=EPMD_SECONDS)
+        if not self._sandbox.pid("epmd"):
+            self._fail("epmd did not start")
 
-    def _fail(self, problem: str) -> None:
+    def _is_alive(self) -> bool:
+        # epmd ends, without a word and with status 0, when it finds another one at its port.
+        return bool(self.pid and self._sandbox.pid("epmd"))
+
+    def _fail(self, problem: str) -> NoReturn:
+        said = self._sandbox.said("rabbitmq.out", "epmd.out", f"log/{self._name}.log")
+        self._sandbox.kill("rabbitmq")
         self._sandbox.kill("epmd")
         failure = WayFailed if all(map(is_free, self._ports)) else PortTaken
-        raise failure(way=str(self._root or WAY), problem=problem)
+        raise failure(way=str(self._root or WAY), problem=f"{problem}: {said}")
 
     def _command(self, program: str, *args: str) -> list[str]:
-        path = self._environment()["PATH"] if self._root is None else None
         if self._root is None:
-            return [shutil.which(program, path=path) or program, *args]
+            return [shutil.which(program, path=self._environment()["PATH"]) or program, *args]
         # Who is not root may still be root in a namespace of users.
         namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
         shell = ["sh", "-ec", IN_ROOT, "sh", str(self._root), str(self._sandbox.path)]
@@ -180,7 +185,7 @@ class PrivateNode(RabbitMQ):
             "RABBITMQ_MNESIA_BASE": f"{home}/mnesia",
             "RABBITMQ_LOG_BASE": f"{home}/log",
             "RABBITMQ_PID_FILE": f"{home}/server-pid",
-            "RABBITMQ_NODENAME": f"dlx{self._amqp_port}@localhost",
+            "RABBITMQ_NODENAME": self._name,
             "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
             "RABBITMQ_NODE_PORT": str(self._amqp_port),
             "RABBITMQ_DIST_PORT": str(self._dist_port),  # the default, 20000 more than the other, may not exist

@@ -77,5 +77,5 @@ def start(server: str, sandbox: Sandbox) -> int:
     if not wait_until(lambda: not sandbox.pid("redis") or listens(port), within=START_SECONDS) or not sandbox.pid(
         "redis"
     ):
-        raise NoRedis(tried=f"redis-server did not start: {sandbox.tail('redis')}")
+        raise NoRedis(tried=f"redis-server did not start: {sandbox.said('redis.out')}")
     return port

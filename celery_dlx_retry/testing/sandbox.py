@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 LOOPBACK = "127.0.0.1"
+LOG_HEAD = re.compile(r"^\S+ \S+ \[\w+\] <[\d.]+>")  # of a line in RabbitMQ's log: date, time, level, process
+TOLD_LINES = 5
+TOLD_CHARACTERS = 600
 GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -37,7 +41,7 @@ class Sandbox:
         self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # Not PR_SET_PDEATHSIG: it follows the thread that forked, and a change of credentials forgets it
-        # (test_a_node_does_not_outlive_a_killed_owner).
+        # (test_nodes_run_side_by_side_and_none_outlives_its_owner_killed_with_9).
         self._guard = subprocess.Popen(  # noqa: S603 - our own script
             [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), str(self.path)],
             stdin=subprocess.DEVNULL,
@@ -86,12 +90,13 @@ class Sandbox:
         process.wait()
         self._pid_file(name).unlink()
 
-    def tail(self, name: str, *, lines: int = 6) -> str:
-        """Return the last lines that it said, as one."""
-        with suppress(FileNotFoundError):
-            said = (self.path / f"{name}.out").read_text(errors="replace").splitlines()
-            return " | ".join([line.strip() for line in said if line.strip()][-lines:])[-600:]
-        return ""
+    def said(self, *files: str) -> str:
+        """Return in one line what these files tell about a failure: the first errors, or else the end."""
+        present = [self.path / file for file in files if (self.path / file).exists()]
+        lines = [line for file in present for line in file.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()]
+        telling = [LOG_HEAD.sub("", line).strip() for line in errors[:TOLD_LINES] or lines[-TOLD_LINES:]]
+        return " | ".join(telling)[:TOLD_CHARACTERS] or "it said nothing"
 
     def close(self) -> None:
         for name in list(self._processes):

@@ -12,6 +12,7 @@ from click import ClickException
 
 from celery_dlx_retry.errors import ConfigurationError, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.strays import keep_strays
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -40,6 +41,8 @@ class Topology(StartStopStep):
             self._runtime.foresee()
         except ConfigurationError as exc:
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
+        if self.enabled:
+            keep_strays(consumer)
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:

@@ -8,17 +8,15 @@ then the delivery goes back to its queue and nothing is stored.
 from __future__ import annotations
 
 import functools
-import time
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.core.headers import DeadRecord, describe
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import DeadLetter, PublishError, TopologyError
+from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.delivery import DeliveryInfo
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -148,32 +146,19 @@ def _settle_reject(task: Any, attempt: Attempt, reject: Reject) -> Reject:
 def _bury(task: Any, attempt: Attempt, error: BaseException, reason: Reason) -> None:
     request = task.request
     info: DeliveryInfo = request.delivery_info
-    record = DeadRecord(
-        reason=reason,
-        task=task.name,
-        task_id=request.id,
-        queue=info.queue.name,
-        family=info.queue.family,
-        worker=request.hostname or "",
-        attempts=request.retries + 1,
-        died_at_ms=time.time_ns() // 1_000_000,
-        error_type=type(error).__name__,
-        error=describe(error).partition(": ")[2],
-        traceback=_traceback(error),
-    )
     runtime = runtime_of(task.app)
     try:
-        runtime.bury(info.message, info.queue, record)
+        bury(
+            runtime,
+            info.message,
+            info.queue,
+            reason=reason,
+            error=error,
+            worker=request.hostname or "",
+            task=task.name,
+            task_id=request.id,
+        )
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         raise give_back(task, attempt, problem) from error
     runtime.published()
     attempt.is_settled = True
-    logger.warning(
-        "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
-        record.task, record.task_id, record.reason, record.attempts, record.queue,
-    )  # fmt: skip
-
-
-def _traceback(error: BaseException) -> str:
-    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None  # the first one is our guard
-    return "".join(traceback.format_exception(type(error), error, frames))

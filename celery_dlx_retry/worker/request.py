@@ -1,54 +1,200 @@
-"""DLXRequest: what the worker's main process knows of a delivery and Celery's own request does not."""
+"""DLXRequest: what the worker's main process knows of a delivery and Celery's own request does not.
+
+The main process sees what no code in the pool can: a task that ran past its hard time limit, a pool process that is
+gone. Celery acknowledges both. Nothing here may raise: billiard swallows it, and the delivery would hang for ever.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
+from celery import signals
+from celery.exceptions import (
+    Ignore,
+    InvalidTaskError,
+    Reject,
+    Retry,
+    Terminated,
+    TimeLimitExceeded,
+    WorkerLostError,
+)
+from celery.utils.log import get_logger
+from celery.worker import state
 from celery.worker.request import Request
+from kombu.utils.encoding import safe_repr
 
+from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, describe, with_failure
 from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.core.policy import Dead, LetFail, Wait
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.delivery import DeliveryInfo
 from celery_dlx_retry.worker.guard import AlreadyDead
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.core.policy import Decision
+
+logger = get_logger(__name__)
+
+_LOST = (WorkerLostError, SystemExit, KeyboardInterrupt)
+_CELERYS_OWN = (Ignore, Reject, Retry, Terminated, MemoryError)
 
 
 class DLXRequest(Request):
-    """Celery's request, which knows the queue it came from and acknowledges what is a dead letter already."""
+    """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
     _delivery_info: dict[str, Any]
+    #: The message is a dead letter or waits in a lane; what is left of the delivery is to be acknowledged.
     _is_settled = False
+    #: Celery has two callbacks for a hard time limit; the first one did it all.
+    _is_timeout_handled = False
 
     def __init__(self, message: Any, **options: Any) -> None:
-        super().__init__(message, **options)
+        try:
+            super().__init__(message, **options)
+        except KeyError as exc:
+            # Celery's worker dies of a message without id, the next one too, and so on.
+            raise InvalidTaskError(f"the message has no header {exc}") from exc
         runtime = runtime_of(self._app)
         if not runtime.is_rabbitmq:
             return
-        info = message.delivery_info
         self._delivery_info = self._request_dict["delivery_info"] = DeliveryInfo(
             self._delivery_info,
-            queue=runtime.consumed_queue(info.get("consumer_tag"), otherwise=info.get("routing_key") or ""),
-            message=Message(
-                body=message.body,
-                content_type=message.content_type,
-                content_encoding=message.content_encoding,
-                headers=message.headers,
-                properties=message.properties,
-                compression=None if message.errors else message.headers.get("compression"),
-            ),
+            queue=runtime.queue_of(message),
+            message=message_of(message),
         )
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """See whether the pool's child has settled the failure before Celery acknowledges or rejects it."""
+        """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
         self._is_settled = isinstance(error, AlreadyDead) or getattr(exc_info, "dlx_is_settled", False)
-        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        if self._is_settled or not self._is_ours_to_settle(error):
+            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        if state.should_terminate is not None and isinstance(error, (*_LOST, TimeLimitExceeded)):
+            return None  # a cold shutdown: unacknowledged, the broker delivers it again
+        self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
+        try:
+            is_failure = self._settle(error, exc_info)
+        except DLXError as problem:
+            logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem)  # noqa: TRY400
+            return self.reject(requeue=True)
+        except Exception:
+            logger.exception("not handed over task=%s id=%s", self.name, self.id)
+            return self.reject(requeue=True)
+        if is_failure:
+            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        return None
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001
+        """Celery's second callback for a hard time limit: it would store FAILURE and call the errbacks again."""
+        if soft or not self._is_timeout_handled:
+            super().on_timeout(soft, timeout)
+        else:
+            logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A dead letter that is published is not rejected as well: a queue with a DLX would make a second one."""
-        if self._is_settled and not requeue:
+        """What is handed over is not rejected as well: it would be there twice."""
+        if self._is_settled:
             self.acknowledge()
         else:
             super().reject(requeue)
+
+    def _is_ours_to_settle(self, error: BaseException) -> bool:
+        return (
+            isinstance(self._delivery_info, DeliveryInfo)
+            and not isinstance(error, _CELERYS_OWN)
+            and not self.acknowledged
+            and not self._already_cancelled
+            and not self._already_revoked
+        )
+
+    def _settle(self, error: BaseException, exc_info: Any) -> bool:
+        """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
+        decision = self._decision(error)
+        if isinstance(decision, Wait):
+            self._retry(error, decision.delay_ms, exc_info)
+            return False
+        if isinstance(decision, Dead):
+            info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
+            bury(
+                runtime_of(self._app),
+                info.message,
+                info.queue,
+                reason=decision.reason,
+                error=error,
+                worker=self.hostname,
+                task=self.name,
+                task_id=self.id,
+                quickly=True,
+            )
+        self._is_settled = True
+        return True
+
+    def _decision(self, error: BaseException) -> Decision:
+        headers = self._delivery_info.message.headers  # type: ignore[attr-defined]
+        if "task" not in headers:
+            return Dead(Reason.FAILED)  # protocol 1 counts in its body, which we do not rewrite
+        if isinstance(error, _LOST):
+            crashes = crashes_of(headers) + 1
+            if crashes >= runtime_of(self._app).settings.crash_limit:
+                return Dead(Reason.WORKER_LOST)
+            return Wait(AFTER_A_CRASH.delay_ms(crashes, error) or 0)
+        if isinstance(error, TimeLimitExceeded):
+            return self._decision_on_timeout(error)
+        return Dead(Reason.FAILED)
+
+    def _decision_on_timeout(self, error: BaseException) -> Decision:
+        task = self.task
+        if task.policy is None:
+            return Dead(Reason.TIMEOUT)
+        decision: Decision = task.decide(error, request=self._context)
+        return decision if isinstance(decision, (Wait, LetFail)) else Dead(Reason.TIMEOUT)
+
+    def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
+        info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
+        runtime, task, request = runtime_of(self._app), self.task, self._context
+        length, exchange, needs = runtime.lane_for(info.queue, delay_ms, quickly=True)
+        failure = Failure(
+            attempt=request.retries + 1,
+            at_ms=time.time_ns() // 1_000_000,
+            error=describe(error),
+            delay_ms=length,
+            worker=self.hostname,
+        )
+        headers = {**with_failure(info.message.headers, failure), "retries": request.retries + 1, "eta": None}
+        if isinstance(error, _LOST):
+            headers[CRASHES] = crashes_of(headers) + 1
+        with runtime.hand_over(needs, quickly=True) as producer:
+            producer.publish_message(info.message.with_headers(headers), exchange=exchange, routing_key=info.queue.name)
+        self._is_settled = True
+        self.acknowledge()
+        state.task_ready(self)
+        logger.info(
+            "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
+            self.name, self.id, request.retries + 1, length, info.queue.name,
+        )  # fmt: skip
+        if self.store_errors:
+            task.backend.mark_as_retry(self.id, error, exc_info.traceback, request=request)
+        self.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)
+        task.on_retry(error, self.id, self.args, self.kwargs, exc_info)
+        signals.task_retry.send(
+            sender=task, request=request, reason=Retry(exc=error, when=length / 1000), einfo=exc_info
+        )
+
+
+def message_of(message: Any) -> Message:
+    """A Kombu message as a value."""
+    return Message(
+        body=message.body,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        headers=message.headers,
+        properties=message.properties,
+        compression=None if message.errors else message.headers.get("compression"),
+    )

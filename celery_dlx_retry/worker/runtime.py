@@ -14,6 +14,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, work_queue
+from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
 from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.settings import Settings
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _LONGEST_PAUSE_SECONDS = 10.0
+_QUICK_MS = 2_000
+
+# What took its pool process down comes back later each time; how often is dlx_crash_limit.
+AFTER_A_CRASH = Exponential(1, factor=10, limit=100, retries=None)
 
 
 def runtime_of(app: Celery) -> Runtime:
@@ -62,7 +67,7 @@ class Runtime:
     def use_flags(self, flags: Mapping[str, Any]) -> None:
         """Let a worker's command line overrule the configuration; before anything else is asked."""
         self._flags = dict(flags)
-        for cached in ("settings", "names", "publisher", "exact_lanes", "is_rabbitmq"):
+        for cached in ("settings", "names", "publisher", "quick_publisher", "exact_lanes", "is_rabbitmq"):
             self.__dict__.pop(cached, None)
         self._standing.clear()
 
@@ -105,12 +110,20 @@ class Runtime:
         )
 
     @cached_property
+    def quick_publisher(self) -> Publisher:
+        """The same for the worker's main process, whose event loop stands still as long as a publish takes."""
+        return Publisher(
+            lambda: self._app.connection_for_write(transport_options={"confirm_publish": True}),
+            confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
+        )
+
+    @cached_property
     def exact_lanes(self) -> frozenset[int]:
         """Every delay, in ms, that registered tasks are known to need."""
         delays: set[int] = set()
         for task in self._app.tasks.values():
             delays |= getattr(task, "known_delays_ms", frozenset)()
-        return frozenset(delays - {0})
+        return frozenset(delays - {0}) | AFTER_A_CRASH.known_delays_ms()
 
     def work_queue(self, queue: Queue) -> WorkQueue:
         """A Kombu queue as we know it, with the type that it really has as far as anybody said."""
@@ -118,18 +131,16 @@ class Runtime:
             return work_queue(queue, kind=self.settings.queue_type)
         return work_queue(queue, kind=declared_kind(queue) or self._kinds.get(queue.name, "classic"))
 
-    def consumed_queue(self, consumer_tag: str | None, *, otherwise: str) -> WorkQueue:
+    def queue_of(self, message: Any) -> WorkQueue:
         """The queue that a delivery came from. AMQP tells the consumer's tag, and only Kombu knows whose it is."""
-        if consumer_tag not in self._queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
+        info = message.delivery_info
+        tag = info.get("consumer_tag")
+        if tag not in self._queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
             consumer = self.consumer.task_consumer
-            by_name = {queue.name: queue for queue in consumer.queues}
-            self._queues_by_tag = {
-                tag: by_name[name]
-                for name, tag in consumer._active_tags.items()
-                if name in by_name  # noqa: SLF001
-            }
-        queue = self._queues_by_tag.get(consumer_tag or "")
-        return self.work_queue(queue if queue is not None else self._app.amqp.queues[otherwise])
+            tags = consumer._active_tags  # noqa: SLF001 - nothing public tells
+            self._queues_by_tag = {tags[queue.name]: queue for queue in consumer.queues if queue.name in tags}
+        queue = self._queues_by_tag.get(tag)
+        return self.work_queue(queue if queue is not None else self._app.amqp.queues[info.get("routing_key") or ""])
 
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
@@ -153,18 +164,19 @@ class Runtime:
                 self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
         return self.work_queue(queue)
 
-    def lane_for(self, queue: WorkQueue, delay_ms: int) -> tuple[int, str, Topology]:
+    def lane_for(self, queue: WorkQueue, delay_ms: int, *, quickly: bool = False) -> tuple[int, str, Topology]:
         """How long the wait will be, the exchange that leads to it, and what must stand for it."""
-        self._ensure_way_back(queue)
+        self._ensure_way_back(queue, quickly=quickly)
         length = self._lane_ms(delay_ms)
         needs = foundation(self.names, [queue.kind]) | around(self.names, queue) | lane(self.names, queue.kind, length)
         return length, self.names.lane(queue.kind, length), needs
 
-    def hand_over(self, needs: Topology) -> AbstractContextManager[ConfirmedProducer]:
+    def hand_over(self, needs: Topology, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
         """A producer for one message; what it needs is declared if it is missing, and if we may."""
-        return self.publisher.producer(needs=needs if self.settings.declare else None)
+        publisher = self.quick_publisher if quickly else self.publisher
+        return publisher.producer(needs=needs if self.settings.declare else None)
 
-    def bury(self, message: Message, queue: WorkQueue, record: DeadRecord) -> None:
+    def bury(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
         """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""
         failure = Failure(
             attempt=record.attempts,
@@ -174,7 +186,8 @@ class Runtime:
             worker=record.worker,
         )
         letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
-        with self.hand_over(foundation(self.names, [queue.kind]) | around(self.names, queue)) as producer:
+        needs = foundation(self.names, [queue.kind]) | around(self.names, queue)
+        with self.hand_over(needs, quickly=quickly) as producer:
             producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
 
     def published(self) -> None:
@@ -206,14 +219,14 @@ class Runtime:
                 topology |= lane(self.names, kind, delay_ms)
         return topology
 
-    def _ensure_way_back(self, queue: WorkQueue) -> None:
+    def _ensure_way_back(self, queue: WorkQueue, *, quickly: bool) -> None:
         """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
 
         The bootstep binds what the worker consumes, but pool children were forked before it, and queues are added to
         a running worker: so each process looks once per queue.
         """
         if self.settings.declare and queue.name not in self._standing:
-            with self.publisher.connection() as connection:
+            with (self.quick_publisher if quickly else self.publisher).connection() as connection:
                 declare(connection, foundation(self.names, [queue.kind]) | around(self.names, queue))
         self._standing.add(queue.name)
 

@@ -65,6 +65,10 @@ class DLXRetryTask(Task):
                 cls.policy = as_policy(cls.policy)
                 cls.max_retries = cls.policy.retries
         app = super().bind(app)
+        if not _is_builtin(cls):
+            # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
+            cls.reject_on_worker_lost = cls.retry_on_worker_lost = False
+            cls.acks_on_failure_or_timeout = cls.acks_on_failure = cls.acks_on_timeout = True
         if not cls.acks_late and not _is_builtin(cls):
             logger.warning(
                 "task %s is acknowledged early (acks_late=False): it is lost if its worker dies; remove that option",
@@ -198,15 +202,16 @@ class DLXRetryTask(Task):
             )
         return frozenset(delays)
 
-    def decide(self, error: BaseException) -> Decision:
+    def decide(self, error: BaseException, *, request: Any = None) -> Decision:
         """What the policy says to this error, now."""
         now_ms = _now_ms()
-        info: DeliveryInfo = self.request.delivery_info
+        request = self.request if request is None else request
+        info: DeliveryInfo = request.delivery_info
         first_ms = first_failed_at_ms(info.message.headers, now_ms=now_ms)
         return decide(
             self.policy or as_policy(0),
             error,
-            attempt=self.request.retries + 1,
+            attempt=request.retries + 1,
             elapsed_ms=now_ms - first_ms,
             chance=random.random(),  # noqa: S311 - jitter is no secret
             now=now_ms / 1000,

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 import time
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject, TimeLimitExceeded
 
-from celery_dlx_retry import DLXRetryTask, Fixed
+from celery_dlx_retry import DLXRetryTask, Fixed, On
 
 app = Celery("project")
 app.conf.update(
@@ -94,3 +96,48 @@ def reject(self, requeue=False):
 def succeed(self, value=None):
     record(self)
     return value
+
+
+@app.task(bind=True, base=DLXRetryTask, soft_time_limit=1, time_limit=30)
+def linger(self, seconds=20):
+    """Run into the soft time limit."""
+    record(self)
+    time.sleep(seconds)  # noqa: TID251 - work that takes too long
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def ignore(self):
+    record(self)
+    raise Ignore
+
+
+@app.task(bind=True, base=DLXRetryTask, time_limit=1)
+def overrun(self):
+    """Run into the hard time limit."""
+    record(self)
+    time.sleep(60)  # noqa: TID251 - work that takes too long
+
+
+@app.task(bind=True, base=DLXRetryTask, time_limit=1, policy=Fixed(0.1, retries=2, rules=[On(TimeLimitExceeded, 0.3)]))
+def overrun_once(self):
+    record(self)
+    if self.request.retries == 0:
+        time.sleep(60)  # noqa: TID251 - work that takes too long
+    return "in time"
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def crash(self, times=99, how="kill"):
+    """Take the pool process down."""
+    record(self)
+    if self.request.retries < times:
+        if how == "exit":
+            sys.exit(3)
+        os.kill(os.getpid(), signal.SIGSEGV if how == "segv" else signal.SIGKILL)
+    return "alive"
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def unencodable(self):
+    record(self)
+    return object()

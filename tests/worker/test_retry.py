@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from support import eventually
 
@@ -28,7 +30,7 @@ def test_no_retry_is_early(project):
 
     for result in results:
         at = [run["at"] for run in project.records(id=result.id)]
-        gaps = [after - before for before, after in zip(at, at[1:], strict=False)]
+        gaps = [after - before for before, after in pairwise(at)]
         assert gaps[0] >= 0.1
         assert gaps[1] >= 0.3
         assert gaps[2] >= 1.0

@@ -1,0 +1,61 @@
+"""Turn a failure into a dead letter: the record of it, handed over with its message."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from celery_dlx_retry.core.headers import DeadRecord, describe
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.core.message import Message
+    from celery_dlx_retry.core.reasons import Reason
+    from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.worker.runtime import Runtime
+
+logger = get_logger(__name__)
+
+
+def bury(  # noqa: PLR0913 - the facts of a death
+    runtime: Runtime,
+    message: Message,
+    queue: WorkQueue,
+    *,
+    reason: Reason,
+    error: BaseException,
+    worker: str,
+    task: Any = None,
+    task_id: Any = None,
+    quickly: bool = False,
+) -> None:
+    """Return when the broker has the dead letter; raise PublishError or TopologyError if it does not."""
+    headers = message.headers
+    retries = headers.get("retries")
+    record = DeadRecord(
+        reason=reason,
+        task=str(task or headers.get("task") or ""),
+        task_id=str(task_id or headers.get("id") or ""),
+        queue=queue.name,
+        family=queue.family,
+        worker=worker,
+        attempts=retries + 1 if isinstance(retries, int) else 1,
+        died_at_ms=time.time_ns() // 1_000_000,
+        error_type=type(error).__name__,
+        error=describe(error).partition(": ")[2],
+        traceback=_traceback(error),
+    )
+    runtime.bury(message, queue, record, quickly=quickly)
+    logger.warning(
+        "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
+        record.task, record.task_id, record.reason, record.attempts, record.queue,
+    )  # fmt: skip
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    if frames is None:
+        return ""
+    return "".join(traceback.format_exception(type(error), error, frames.tb_next or frames))  # the first is our guard

@@ -1,0 +1,80 @@
+"""Messages that no task can take: unknown task, invalid, foreign, undecodable. Celery drops them; we keep them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.worker.burial import bury
+from celery_dlx_retry.worker.request import message_of
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = get_logger(__name__)
+
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class ForeignMessage(Exception):
+    """Not a Celery message; a fact on the record of a dead letter, never raised."""
+
+
+def keep_strays(consumer: Any) -> None:
+    """Let a worker's consumer make dead letters of what it would drop; call it before the consumer starts."""
+    unknown_message, unknown_task = consumer.on_unknown_message, consumer.on_unknown_task
+    invalid_task, decode_error = consumer.on_invalid_task, consumer.on_decode_error
+
+    def on_unknown_message(body: Any, message: Any) -> None:
+        _keep(
+            consumer,
+            message,
+            Reason.INVALID,
+            ForeignMessage("not a Celery message"),
+            lambda: unknown_message(body, message),
+        )
+
+    def on_unknown_task(body: Any, message: Any, exc: BaseException) -> None:
+        _keep(consumer, message, Reason.UNKNOWN_TASK, exc, lambda: unknown_task(body, message, exc))
+
+    def on_invalid_task(body: Any, message: Any, exc: BaseException) -> None:
+        _keep(consumer, message, Reason.INVALID, exc, lambda: invalid_task(body, message, exc))
+
+    def on_decode_error(message: Any, exc: BaseException) -> None:
+        _keep(consumer, message, Reason.UNDECODABLE, exc, lambda: decode_error(message, exc))
+
+    consumer.on_unknown_message, consumer.on_unknown_task = on_unknown_message, on_unknown_task
+    consumer.on_invalid_task, consumer.on_decode_error = on_invalid_task, on_decode_error
+
+
+def _keep(  # noqa: PLR0913, PLR0917
+    consumer: Any, message: Any, reason: Reason, error: BaseException, then: Callable[[], None], tries: int = 0
+) -> None:
+    """Publish, confirmed; then let Celery do what it does, where "reject" means "acknowledge".
+
+    If it cannot be published now, the delivery stays unacknowledged, and we try again later.
+    """
+    if message.channel is None or message.channel.connection is None:
+        return  # the connection is gone, and the broker delivers it again
+    runtime = runtime_of(consumer.app)
+    try:
+        bury(
+            runtime,
+            message_of(message),
+            runtime.queue_of(message),
+            reason=reason,
+            error=error,
+            worker=consumer.hostname,
+            quickly=True,
+        )
+    except DLXError as problem:
+        pause = min(_LONGEST_PAUSE_SECONDS, 2.0**tries)
+        logger.error("not handed over reason=%s, trying again in %d s: %s", reason, pause, problem)  # noqa: TRY400
+        consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then, tries + 1))
+        return
+    message.reject_log_error = message.ack_log_error
+    then()

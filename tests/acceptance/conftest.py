@@ -1,0 +1,5 @@
+"""Real workers in processes of their own."""
+
+from harness import project
+
+__all__ = ["project"]

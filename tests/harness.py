@@ -1,0 +1,168 @@
+"""Real workers in processes of their own, as worker and acceptance tests start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from amqp.exceptions import NotFound
+from celery import Celery
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.core.lanes import lane_ms
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.topology import Names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Worker:
+    """A ``celery worker`` process and its log."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_until_ready(self) -> Worker:
+        eventually(lambda: " ready." in self.log or self.process.poll() is not None, within=30)
+        assert self.process.poll() is None, self.log
+        return self
+
+    def kill(self) -> None:
+        """``kill -9`` of the whole worker, its pool included, as the kernel's OOM killer or a power cut would."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.returncode
+
+
+class Project:
+    """The project of ``project.py`` under names of its own."""
+
+    def __init__(self, *, url: str, backend: str, prefix: str, folder: Path) -> None:
+        self.url, self.prefix, self._folder = url, prefix, folder
+        self.queue = f"{prefix}.work"
+        self.names = Names(prefix=prefix)
+        self.conf: dict[str, Any] = {
+            "broker_url": url,
+            "result_backend": backend,
+            "task_default_queue": self.queue,
+            "dlx_prefix": prefix,
+        }
+        self.records_file = folder / "records"
+        self.records_file.touch()
+        self._workers = 0
+
+    @property
+    def app(self) -> Celery:
+        """An app that sends, as a web process does; it knows no task."""
+        return Celery("sender", config_source=dict(self.conf), set_as_current=False)
+
+    def send(self, name: str, *args: Any, app: Celery | None = None, **options: Any) -> Any:
+        """``send_task("project.<name>")``; keyword arguments of the task go in ``kwargs=``."""
+        return (app or self.app).send_task(f"project.{name}", args, **options)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PROJECT_CONF": json.dumps(self.conf),
+            "PROJECT_RECORDS": str(self.records_file),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "worker"), os.environ.get("PYTHONPATH", "")]),
+            "C_FORCE_ROOT": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+
+    def start(self, *flags: str, pool: str = "prefork", concurrency: int = 2, module: str = "project") -> Worker:
+        """Start a worker and leave it running; the fixture ends it."""
+        self._workers += 1
+        log = self._folder / f"worker-{self._workers}.log"
+        command = [
+            *(sys.executable, "-m", "celery", "-A", module, "worker", "-l", "INFO", "--without-mingle"),
+            *("--without-gossip", "-P", pool, "-c", str(concurrency), "-n", f"w{self._workers}.{self.prefix}@h"),
+            *flags,
+        ]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, env=self.environment(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        worker = Worker(process, log)
+        self._running.append(worker)
+        return worker
+
+    _running: list[Worker]
+
+    @contextmanager
+    def worker(self, *flags: str, **options: Any) -> Iterator[Worker]:
+        """A worker that is ready, ended afterwards."""
+        worker = self.start(*flags, **options).wait_until_ready()
+        try:
+            yield worker
+        finally:
+            worker.stop()
+
+    def celery(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``celery -A project …`` to its end."""
+        command = [sys.executable, "-m", "celery", "-A", "project", *arguments]
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False, timeout=60)
+
+    def records(self, **wanted: Any) -> list[dict[str, Any]]:
+        """What tasks wrote, in order, as far as it has these values."""
+        rows = [json.loads(line) for line in self.records_file.read_text().splitlines()]
+        return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+    def depth(self, queue: str) -> int | None:
+        """Messages ready in a queue; None if it does not exist."""
+        with Connection(self.url) as connection:
+            try:
+                return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+            except NotFound:
+                return None
+
+    def dead(self, queue: str | None = None) -> list[Any]:
+        """The dead letters of a work queue."""
+        name = self.names.dead_letters(queue or self.queue)
+        if self.depth(name) is None:
+            return []
+        with Connection(self.url) as connection:
+            return list(browse(connection, name))
+
+    def lane(self, delay_ms: int, kind: str = "classic") -> str:
+        """The wait queue of exactly this delay."""
+        return self.names.lane(kind, delay_ms)  # type: ignore[arg-type]
+
+    def grid_lane(self, delay_ms: int, kind: str = "classic") -> str:
+        """The wait queue that a delay takes which no task announced."""
+        settings = Settings()
+        length = lane_ms(delay_ms, exact=frozenset(), ratio=settings.grid, limit_ms=settings.max_delay_ms)
+        return self.lane(length, kind)
+
+
+@pytest.fixture
+def project(broker, redis_url, prefix, tmp_path) -> Iterator[Project]:
+    it = Project(url=broker.url, backend=redis_url, prefix=prefix, folder=tmp_path)
+    it._running = []
+    yield it
+    for worker in it._running:
+        if worker.process.poll() is None:
+            worker.kill()

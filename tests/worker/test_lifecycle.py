@@ -1,0 +1,128 @@
+"""Starting, refusing to start, reconnecting; and what happens without RabbitMQ."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from kombu.connection import Connection
+from support import eventually
+
+
+def refused(worker) -> str:
+    """The log of a worker that did not start."""
+    eventually(lambda: worker.process.poll() is not None, within=40)
+    assert worker.process.returncode not in {0, None}
+    return worker.log
+
+
+def test_the_topology_stands_before_the_first_task_is_consumed(project):
+    with project.worker():
+        assert project.depth(project.lane(180_000)) == 0
+        assert project.depth(project.lane(100)) == 0
+        assert project.depth(project.names.dead_letters(project.queue)) == 0
+        assert project.depth(project.names.orphans("classic")) == 0
+
+
+def test_a_worker_stops_with_one_sentence_when_a_queue_of_ours_has_other_arguments(project):
+    with Connection(project.url) as connection:
+        connection.default_channel.queue_declare(
+            project.lane(180_000), durable=True, auto_delete=False, arguments={"x-message-ttl": 5}
+        )
+
+    log = refused(project.start())
+
+    assert f"The queue '{project.lane(180_000)}' exists with x-" in log
+    assert "Delete it once it is empty" in log
+    assert "Traceback" not in log
+
+
+def test_a_worker_stops_with_one_sentence_when_it_may_not_declare(project, broker, prefix):
+    broker.ctl("add_user", prefix, "secret")
+    try:
+        broker.ctl("set_permissions", prefix, f"^({project.queue}|celery.*|.*pidbox|reply.*)$", ".*", ".*")
+        project.conf["broker_url"] = project.url.replace("guest:guest", f"{prefix}:secret")
+
+        log = refused(project.start())
+    finally:
+        broker.ctl("delete_user", prefix)
+
+    assert "The broker user may not configure the queue" in log
+    assert "Traceback" not in log
+    assert "secret" not in log
+
+
+def test_a_worker_that_only_checks_stops_when_something_is_missing(project):
+    log = refused(project.start("--dlx-check-only"))
+
+    assert "does not exist. Start a worker whose user may declare it" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("conf", "flags", "sentence"),
+    [
+        ({"dlx_prefx": "x"}, (), "There is no setting 'dlx_prefx'. Did you mean 'dlx_prefix'?"),
+        ({"dlx_grid": 5}, (), "dlx_grid is 5; it must be a number from 1.01 to 2."),
+        ({"dlx_max_delay": 60}, (), "A retry asks to wait 180000 ms; dlx_max_delay allows 60000 ms."),
+        ({}, ("--dlx-prefix", "a b"), "dlx_prefix is 'a b'; it must be"),
+        ({}, ("--dlx-queue-type", "stream"), "'stream' is not one of 'auto', 'classic', 'quorum'"),
+        ({}, ("--dlx-confirm-timeout", "soon"), "'soon' is not a valid float"),
+    ],
+)
+def test_a_wrong_setting_or_flag_is_one_sentence_and_no_start(project, conf, flags, sentence):
+    project.conf |= conf
+
+    log = refused(project.start(*flags))
+
+    assert sentence in log
+    assert "Traceback" not in log
+
+
+def test_the_flags_are_in_the_help(project):
+    command = [sys.executable, "-m", "celery", "-A", "project", "worker", "--help"]
+
+    text = subprocess.run(command, env=project.environment(), capture_output=True, text=True, check=True).stdout
+
+    for flag in (
+        "--dlx-prefix",
+        "--dlx-queue-type",
+        "--dlx-declare / --dlx-check-only",
+        "--dlx-confirm-timeout",
+        "--dlx-require-rabbitmq",
+    ):
+        assert flag in text
+
+
+def test_a_worker_that_lost_its_broker_declares_everything_again(project, broker):
+    with project.worker() as worker:
+        assert project.send("heal", 1).get(timeout=20) == "healed"
+        broker.restart()
+        eventually(lambda: worker.log.count("topology stands") >= 2, within=60)
+
+        assert project.send("heal", 1).get(timeout=40) == "healed"
+
+
+def test_on_another_broker_celerys_own_retries_are_used_with_one_warning(project, redis_url):
+    project.conf["broker_url"] = redis_url
+    project.environment = _with(project.environment, PYTHONWARNINGS="default")
+    with project.worker() as worker:
+        result = project.send("heal", 1)
+
+        assert result.get(timeout=20) == "healed"
+
+    assert worker.log.count("DLXRetryTask needs RabbitMQ; the broker transport is 'redis'") == 1
+
+
+def test_on_another_broker_it_can_be_an_error(project, redis_url):
+    project.conf |= {"broker_url": redis_url, "dlx_require_rabbitmq": True}
+
+    log = refused(project.start())
+
+    assert "The broker transport is 'redis', but dlx_require_rabbitmq is set" in log
+    assert "Traceback" not in log
+
+
+def _with(environment, **more):
+    return lambda: {**environment(), **more}

@@ -1,0 +1,70 @@
+"""What only the worker's main process sees: hard time limits, pool processes that are gone, results that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from support import eventually
+
+
+def test_a_hard_time_limit_is_a_dead_letter(project):
+    with project.worker():
+        result = project.send("overrun")
+        with pytest.raises(TimeLimitExceeded):
+            result.get(timeout=20)
+
+        (letter,) = eventually(project.dead)
+        assert project.send("succeed", 1).get(timeout=10) == 1
+
+    assert letter.record.reason == "timeout"
+    assert letter.record.task_id == result.id
+    assert letter.record.error_type == "TimeLimitExceeded"
+    assert len(project.records(id=result.id)) == 1
+
+
+def test_a_hard_time_limit_is_retried_where_the_policy_says_so(project):
+    with project.worker():
+        result = project.send("overrun_once")
+
+        assert result.get(timeout=20) == "in time"
+
+    first, second = project.records(id=result.id)
+    assert (first["retries"], second["retries"]) == (0, 1)
+    assert second["at"] - first["at"] >= 1.3
+    assert project.dead() == []
+
+
+@pytest.mark.parametrize("how", ["kill", "segv", "exit"])
+def test_a_task_that_takes_its_process_down_comes_back_later(project, how):
+    with project.worker() as worker:
+        result = project.send("crash", 1, how)
+
+        assert result.get(timeout=30) == "alive"
+
+    first, second = project.records(id=result.id)
+    assert second["at"] - first["at"] >= 1.0
+    assert "Traceback" not in worker.log or "WorkerLostError" in worker.log
+
+
+def test_a_task_that_always_takes_its_process_down_ends_as_a_dead_letter(project):
+    project.conf["dlx_crash_limit"] = 2
+    with project.worker():
+        result = project.send("crash")
+        with pytest.raises(WorkerLostError):
+            result.get(timeout=40)
+
+        (letter,) = eventually(project.dead)
+
+    assert letter.record.reason == "worker-lost"
+    assert [run["retries"] for run in project.records(id=result.id)] == [0, 1]
+    assert [failure.delay_ms for failure in letter.history] == [1000, None]
+
+
+def test_a_result_that_cannot_be_encoded_is_a_failure_that_is_kept(project):
+    with project.worker():
+        result = project.send("unencodable")
+        (letter,) = eventually(project.dead)
+
+    assert letter.record.reason == "failed"
+    assert letter.record.task_id == result.id
+    assert result.state == "FAILURE"

@@ -1,0 +1,99 @@
+"""When a retry or a dead letter cannot be handed over, its task stays on its queue: not lost, not spinning."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.core.topology import WorkQueue, around, foundation, lane
+
+
+@pytest.fixture
+def policy(broker, prefix):
+    """Set a policy on queues of this test, and take it off again."""
+    yield lambda pattern, definition: broker.ctl("set_policy", prefix, pattern, definition, "--apply-to", "queues")
+    broker.ctl("clear_policy", prefix)
+
+
+@pytest.fixture
+def memory_alarm(broker):
+    """Make the broker stop reading what publishers send, as it does when memory is short."""
+    yield lambda: broker.ctl("set_vm_memory_high_watermark", "0.0000001")
+    broker.ctl("set_vm_memory_high_watermark", "0.4")
+
+
+def assert_it_was_paced(project, result):
+    """Each time it was given back it waited before it ran again: a hot loop makes hundreds of runs a second."""
+    at = [run["at"] for run in project.records(id=result.id, retries=0)]
+    gaps = [after - before for before, after in pairwise(at)]
+    assert len(gaps) >= 2
+    assert min(gaps) >= 0.4
+
+
+def test_a_retry_that_a_full_lane_refuses_leaves_the_task_on_its_queue(project, policy):
+    policy(f"^{project.grid_lane(200)}$", '{"max-length": 0, "overflow": "reject-publish"}')
+    with project.worker() as worker:
+        result = project.send("heal", 1)
+
+        eventually(lambda: len(project.records(id=result.id)) >= 3)
+        assert "The broker refused the message" in worker.log
+        assert result.state == "PENDING"
+        policy("^nothing$", '{"max-length": 0}')
+
+        assert result.get(timeout=20) == "healed"
+
+    assert_it_was_paced(project, result)
+    assert project.dead() == []
+
+
+def test_a_retry_without_a_lane_leaves_the_task_on_its_queue(project):
+    with Connection(project.url) as connection:
+        queue = WorkQueue(name=project.queue)
+        project.app.amqp.queues[queue.name](connection.default_channel).declare()
+        needs = foundation(project.names, ["classic"]) | around(project.names, queue)
+        declare(connection, needs | lane(project.names, "classic", 180_000) | lane(project.names, "classic", 100))
+        with project.worker("--dlx-check-only") as worker:
+            result = project.send("heal", 1, 1.0)
+
+            eventually(lambda: len(project.records(id=result.id)) >= 3)
+            assert "No queue takes messages" in worker.log
+            length = int(project.grid_lane(1000).rpartition(".")[2])
+            declare(connection, lane(project.names, "classic", length))
+
+            assert result.get(timeout=30) == "healed"
+
+    assert_it_was_paced(project, result)
+
+
+def test_a_retry_that_is_not_confirmed_in_time_leaves_the_task_on_its_queue(project, memory_alarm, broker):
+    with project.worker("--dlx-confirm-timeout", "0.5") as worker:
+        result = project.send("heal", 2, [5.0, 0.2])
+        eventually(lambda: project.depth(project.grid_lane(5000)))
+
+        memory_alarm()
+        eventually(lambda: "did not confirm within 500 ms" in worker.log)
+        broker.ctl("set_vm_memory_high_watermark", "0.4")
+
+        assert result.get(timeout=30) == "healed"
+
+    assert project.dead() == []
+    # Its second run was repeated; what the broker took all the same while it was silent may have run as well.
+    assert len(project.records(id=result.id, retries=1)) >= 2
+
+
+def test_a_dead_letter_that_is_refused_leaves_the_task_on_its_queue(project, policy):
+    policy(f"^{project.names.dead_letters(project.queue)}$", '{"max-length": 0, "overflow": "reject-publish"}')
+    with project.worker():
+        result = project.send("fail")
+
+        eventually(lambda: len(project.records(id=result.id)) >= 3)
+        assert result.state == "PENDING"
+        policy("^nothing$", '{"max-length": 0}')
+        (letter,) = eventually(project.dead)
+
+    assert letter.record.task_id == result.id
+    assert_it_was_paced(project, result)

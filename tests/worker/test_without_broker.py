@@ -1,0 +1,76 @@
+"""Eager, called directly, or on a laptop: Celery's own behaviour."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+from celery.exceptions import Retry
+
+from celery_dlx_retry import DeadLetter, DLXRetryTask, Fixed
+
+
+@pytest.fixture
+def app():
+    return Celery("eager", broker="memory://", backend="cache+memory://", set_as_current=False)
+
+
+def test_an_eager_task_retries_inline(app):
+    app.conf.task_always_eager = True
+
+    @app.task(bind=True, base=DLXRetryTask)
+    def flaky(self):
+        if self.request.retries < 2:
+            raise self.retry(countdown=3600)
+        return self.request.retries
+
+    assert flaky.delay().get() == 2
+
+
+def test_an_eager_task_that_fails_raises_its_own_error(app):
+    app.conf.task_always_eager = True
+
+    @app.task(base=DLXRetryTask, policy=Fixed(1))
+    def broken():
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        broken.delay().get()
+
+
+def test_a_direct_call_is_a_function_call(app):
+    @app.task(bind=True, base=DLXRetryTask)
+    def double(self, number):
+        assert self.request.called_directly
+        return number * 2
+
+    assert double(21) == 42
+
+
+def test_retry_in_a_direct_call_raises_the_error_itself(app):
+    @app.task(bind=True, base=DLXRetryTask)
+    def flaky(self, exc):
+        raise self.retry(exc=exc)
+
+    with pytest.raises(OSError, match="down"):
+        flaky(OSError("down"))
+    with pytest.raises(Retry):
+        flaky(None)
+
+
+def test_a_task_that_calls_itself_directly_is_not_confused(app):
+    app.conf.task_always_eager = True
+
+    @app.task(bind=True, base=DLXRetryTask)
+    def factorial(self, number):
+        return 1 if number == 0 else number * self(number - 1)
+
+    assert factorial.delay(5).get() == 120
+
+
+def test_dead_letter_in_a_direct_call_is_an_exception(app):
+    @app.task(bind=True, base=DLXRetryTask)
+    def hopeless(self):
+        self.dead_letter("no")
+
+    with pytest.raises(DeadLetter, match="no"):
+        hopeless()
