@@ -21,6 +21,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
     │   └── Unreachable             the connection failed
+    ├── CrashLoop                   the message has killed too many workers; dead letter
     ├── DeadLetter                  raised in a task: no retry, dead letter now
     ├── RetryIn                     raised in a task: retry after this many seconds
     └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
@@ -172,6 +173,12 @@ class Unreachable(PublishError):
     """``problem``."""
 
     sentence = "The broker cannot be reached: {problem}."
+
+
+class CrashLoop(DLXError):
+    """``crashes``."""
+
+    sentence = "The worker died {crashes} times while it ran this task."
 
 
 class DeadLetter(DLXError):

@@ -132,6 +132,10 @@ class Names:
         """The dead-letter exchange; routing key = the work queue's family."""
         return f"{self.prefix}.v1.dead"
 
+    def starts(self, digest: str) -> str:
+        """The queue of marks of one suspect message; see broker/starts.py."""
+        return f"{self.prefix}.v1.starts.{digest}"
+
     def dead_letters(self, family: str) -> str:
         """The dead-letter queue of a family of work queues."""
         name = self.dead_letter_queue.replace("{queue}", family)

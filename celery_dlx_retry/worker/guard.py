@@ -15,8 +15,9 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import DeadLetter, PublishError, TopologyError
+from celery_dlx_retry.errors import CrashLoop, DeadLetter, PublishError, TopologyError
 from celery_dlx_retry.worker.burial import bury
+from celery_dlx_retry.worker.crashloop import bounded
 from celery_dlx_retry.worker.delivery import DeliveryInfo
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -71,7 +72,8 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
             return body(task, *args, **kwargs)  # not ours, or inside a guard already
         attempt = attempt_of(request)
         try:
-            result = body(task, *args, **kwargs)
+            with bounded(task):
+                result = body(task, *args, **kwargs)
         except (Ignore, Retry):
             raise
         except Reject as reject:
@@ -131,6 +133,8 @@ def _settle_failure(task: Any, attempt: Attempt, error: Exception) -> None:
 def _decision(task: Any, attempt: Attempt, error: Exception) -> Decision:
     if isinstance(error, DeadLetter):
         return Dead(Reason.REQUESTED)
+    if isinstance(error, CrashLoop):
+        return Dead(Reason.CRASH_LOOP)
     if attempt.is_exhausted:
         return Dead(Reason.EXHAUSTED)
     return Dead(Reason.FAILED) if task.policy is None else task.decide(error)

@@ -141,3 +141,17 @@ def crash(self, times=99, how="kill"):
 def unencodable(self):
     record(self)
     return object()
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def kill_worker(self):
+    """Take the whole worker down, its main process and all."""
+    record(self)
+    os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def slow(self, seconds):
+    record(self)
+    time.sleep(seconds)  # noqa: TID251 - work that takes a while
+    record(self, "done")

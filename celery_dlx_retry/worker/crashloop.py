@@ -1,0 +1,47 @@
+"""End crash loops: a message that takes the whole worker down, each time that it is delivered again."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from celery_dlx_retry.broker.starts import count, forget, mark, marks_of
+from celery_dlx_retry.errors import CrashLoop, DLXError
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = get_logger(__name__)
+
+
+@contextmanager
+def bounded(task: Any) -> Iterator[None]:
+    """Around a run: raise CrashLoop instead of running what has killed too many workers.
+
+    Only a redelivered message is suspect; all others cost nothing here.
+    """
+    request, runtime = task.request, runtime_of(task.app)
+    if not request.delivery_info.get("redelivered") or not runtime.settings.declare:
+        yield
+        return
+    marks = marks_of(runtime.names, str(request.id))
+    try:
+        crashes = count(runtime.publisher, marks) + 1  # the run that made it suspect left no mark
+        if crashes < runtime.settings.crash_limit:
+            mark(runtime.publisher, marks)
+    except DLXError as problem:
+        # Without a mark this run is not counted; the next one will be.
+        logger.warning("start not marked task=%s id=%s: %s", task.name, request.id, problem)
+        crashes = 0
+    try:
+        if crashes >= runtime.settings.crash_limit:
+            raise CrashLoop(crashes=crashes)
+        yield
+    finally:
+        try:
+            forget(runtime.publisher, marks)
+        except DLXError as problem:
+            logger.warning("end not marked task=%s id=%s: %s", task.name, request.id, problem)
