@@ -73,11 +73,24 @@ class Project:
         self.records_file = folder / "records"
         self.records_file.touch()
         self._workers = 0
+        self._running: list[Worker] = []
+        self._apps: dict[str, Celery] = {}
+
+    def close(self) -> None:
+        """End every worker, and what the senders hold open."""
+        for worker in self._running:
+            if worker.process.poll() is None:
+                worker.kill()
+        for app in self._apps.values():
+            app.close()
 
     @property
     def app(self) -> Celery:
         """An app that sends, as a web process does; it knows no task."""
-        return Celery("sender", config_source=dict(self.conf), set_as_current=False)
+        key = json.dumps(self.conf, default=repr)
+        if key not in self._apps:
+            self._apps[key] = Celery("sender", config_source=dict(self.conf), set_as_current=False)
+        return self._apps[key]
 
     def send(self, name: str, *args: Any, app: Celery | None = None, **options: Any) -> Any:
         """``send_task("project.<name>")``; keyword arguments of the task go in ``kwargs=``."""
@@ -109,8 +122,6 @@ class Project:
         worker = Worker(process, log)
         self._running.append(worker)
         return worker
-
-    _running: list[Worker]
 
     @contextmanager
     def worker(self, *flags: str, **options: Any) -> Iterator[Worker]:
@@ -161,8 +172,5 @@ class Project:
 @pytest.fixture
 def project(broker, redis_url, prefix, tmp_path) -> Iterator[Project]:
     it = Project(url=broker.url, backend=redis_url, prefix=prefix, folder=tmp_path)
-    it._running = []
     yield it
-    for worker in it._running:
-        if worker.process.poll() is None:
-            worker.kill()
+    it.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -98,10 +98,20 @@ def _dead_message(queue: str, found: Any) -> DeadMessage:
             headers=headers,
             properties=found.properties,
         ),
-        record=record_of(headers) or _foreign(queue, headers),
+        record=_record(queue, found, headers),
         history=history_of(headers),
         replays=replays if isinstance(replays, int) else 0,
     )
+
+
+def _record(queue: str, found: Any, headers: dict[str, Any]) -> DeadRecord:
+    record = record_of(headers)
+    if ".v1.return." in found.delivery_info["exchange"]:
+        # An orphan: it waited, and its work queue was gone. The routing key still names that queue.
+        work_queue = found.delivery_info["routing_key"]
+        record = replace(record or _foreign(queue, headers), reason=Reason.UNROUTABLE, queue=work_queue)
+        return replace(record, family=work_queue)
+    return record or _foreign(queue, headers)
 
 
 def _foreign(queue: str, headers: dict[str, Any]) -> DeadRecord:

@@ -137,7 +137,8 @@ def _decision(task: Any, attempt: Attempt, error: Exception) -> Decision:
         return Dead(Reason.CRASH_LOOP)
     if attempt.is_exhausted:
         return Dead(Reason.EXHAUSTED)
-    return Dead(Reason.FAILED) if task.policy is None else task.decide(error)
+    decision: Decision = task.decide(error)
+    return decision
 
 
 def _settle_reject(task: Any, attempt: Attempt, reject: Reject) -> Reject:

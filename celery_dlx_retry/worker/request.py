@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionWithTraceback
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import signals
 from celery.exceptions import (
     Ignore,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-_LOST = (WorkerLostError, SystemExit, KeyboardInterrupt)
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated, MemoryError)
 
 
@@ -70,13 +69,14 @@ class DLXRequest(Request):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
-        error = exc_info.exception
-        if isinstance(error, ExceptionWithTraceback):
-            error = error.exc
+        error = _error_of(exc_info)
+        if isinstance(error, (SystemExit, KeyboardInterrupt)) and self._is_ours_to_settle(error):
+            exc_info = _as_lost(error)
+            error = _error_of(exc_info)
         self._is_settled = isinstance(error, AlreadyDead) or getattr(exc_info, "dlx_is_settled", False)
         if self._is_settled or not self._is_ours_to_settle(error):
             return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
-        if state.should_terminate is not None and isinstance(error, (*_LOST, TimeLimitExceeded)):
+        if state.should_terminate is not None and isinstance(error, (WorkerLostError, TimeLimitExceeded)):
             return None  # a cold shutdown: unacknowledged, the broker delivers it again
         self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
         try:
@@ -140,7 +140,7 @@ class DLXRequest(Request):
         headers = self._delivery_info.message.headers  # type: ignore[attr-defined]
         if "task" not in headers:
             return Dead(Reason.FAILED)  # protocol 1 counts in its body, which we do not rewrite
-        if isinstance(error, _LOST):
+        if isinstance(error, WorkerLostError):
             crashes = crashes_of(headers) + 1
             if crashes >= runtime_of(self._app).settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
@@ -150,15 +150,12 @@ class DLXRequest(Request):
         return Dead(Reason.FAILED)
 
     def _decision_on_timeout(self, error: BaseException) -> Decision:
-        task = self.task
-        if task.policy is None:
-            return Dead(Reason.TIMEOUT)
-        decision: Decision = task.decide(error, request=self._context)
+        decision: Decision = self.task.decide(error, request=self._context)
         return decision if isinstance(decision, (Wait, LetFail)) else Dead(Reason.TIMEOUT)
 
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
-        runtime, task, request = runtime_of(self._app), self.task, self._context
+        runtime, request = runtime_of(self._app), self._context
         length, exchange, needs = runtime.lane_for(info.queue, delay_ms, quickly=True)
         failure = Failure(
             attempt=request.retries + 1,
@@ -168,7 +165,7 @@ class DLXRequest(Request):
             worker=self.hostname,
         )
         headers = {**with_failure(info.message.headers, failure), "retries": request.retries + 1, "eta": None}
-        if isinstance(error, _LOST):
+        if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
         with runtime.hand_over(needs, quickly=True) as producer:
             producer.publish_message(info.message.with_headers(headers), exchange=exchange, routing_key=info.queue.name)
@@ -179,13 +176,34 @@ class DLXRequest(Request):
             "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
             self.name, self.id, request.retries + 1, length, info.queue.name,
         )  # fmt: skip
+        try:
+            self._announce_retry(error, length, exc_info)
+        except Exception:
+            # A result backend or a user's hook. The message is safe; only the word of it did not get through.
+            logger.exception("retry not announced task=%s id=%s", self.name, self.id)
+
+    def _announce_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
+        """Tell of it as Celery does of a retry."""
+        task, request = self.task, self._context
         if self.store_errors:
             task.backend.mark_as_retry(self.id, error, exc_info.traceback, request=request)
         self.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)
         task.on_retry(error, self.id, self.args, self.kwargs, exc_info)
-        signals.task_retry.send(
-            sender=task, request=request, reason=Retry(exc=error, when=length / 1000), einfo=exc_info
-        )
+        reason = Retry(exc=error, when=delay_ms / 1000)
+        signals.task_retry.send(sender=task, request=request, reason=reason, einfo=exc_info)
+
+
+def _error_of(exc_info: Any) -> BaseException:
+    error: BaseException = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _as_lost(error: BaseException) -> ExceptionInfo:
+    """A body that called sys.exit() took its process down like any other crash."""
+    try:
+        raise WorkerLostError(f"Worker exited prematurely: {error!r}.")  # noqa: TRY301 - only a raised error has a traceback
+    except WorkerLostError:
+        return ExceptionInfo()
 
 
 def message_of(message: Any) -> Message:

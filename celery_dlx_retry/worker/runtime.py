@@ -236,8 +236,8 @@ class Runtime:
 
 def _configured(app: Celery) -> Iterator[tuple[str, Any]]:
     """All dlx_* keys of an app's configuration, misspelt ones too; ``CELERY_DLX_*`` under that namespace."""
-    prefixes = ("dlx_",) if not app.namespace else ("dlx_", f"{app.namespace}_DLX_")
+    namespace = f"{app.namespace.removesuffix('_')}_".lower() if app.namespace else ""
     for key in app.conf:
-        for prefix in prefixes:
-            if key.startswith(prefix):
-                yield "dlx_" + key[len(prefix) :].lower(), app.conf[key]
+        name = key.lower().removeprefix(namespace) if namespace else key
+        if name.startswith("dlx_"):
+            yield name, app.conf[key]

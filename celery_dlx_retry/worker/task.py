@@ -16,7 +16,8 @@ from kombu.serialization import registry
 
 from celery_dlx_retry.core.headers import Failure, describe, first_failed_at_ms, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
-from celery_dlx_retry.core.policy import Policy, Wait, as_policy, decide
+from celery_dlx_retry.core.policy import Dead, Wait, as_policy, decide
+from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.errors import DeadLetter, InvalidRoute, PublishError, TopologyError
 from celery_dlx_retry.worker.bootstep import install
@@ -26,6 +27,7 @@ from celery_dlx_retry.worker.runtime import runtime_of
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_dlx_retry.core.backoff import PolicyLike
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.worker.delivery import DeliveryInfo
@@ -42,7 +44,7 @@ class DLXRetryTask(Task):
 
     abstract = True
     acks_late = True
-    policy: Policy | None = None
+    policy: PolicyLike | None = None
     Request = "celery_dlx_retry.worker.request:DLXRequest"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -63,7 +65,7 @@ class DLXRetryTask(Task):
             install(app)
             if cls.policy is not None:
                 cls.policy = as_policy(cls.policy)
-                cls.max_retries = cls.policy.retries
+                cls.max_retries = as_policy(cls.policy).retries
         app = super().bind(app)
         if not _is_builtin(cls):
             # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
@@ -115,13 +117,16 @@ class DLXRetryTask(Task):
         if self.policy is not None and countdown is None and not eta and attempt.error is not None:
             decision = self.decide(attempt.error)
             if isinstance(decision, Wait):
-                countdown, max_retries = decision.delay_ms / 1000, request.retries + 1
+                countdown = decision.delay_ms / 1000
+                max_retries = request.retries + 1 if max_retries is None else max_retries
             else:
                 attempt.decision, max_retries = decision, request.retries
         limit = self.max_retries if max_retries is None else max_retries
         attempt.is_exhausted = limit is not None and request.retries >= limit
         try:
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        except (PublishError, TopologyError) as problem:
+            raise give_back(self, attempt, problem) from problem
         except Reject as reject:
             # Celery's word for "the retry could not be published", and its end of the task.
             if isinstance(reject.reason, (PublishError, TopologyError, SoftTimeLimitExceeded)):
@@ -163,7 +168,9 @@ class DLXRetryTask(Task):
             delay_ms=length,
             worker=request.hostname or "",
         )
-        options["headers"] = with_failure(options.get("headers") or {}, failure)
+        # retry(headers=...) replaces the headers that the message came with; ours stay.
+        ours = {key: value for key, value in request.delivery_info.message.headers.items() if key.startswith("dlx-")}
+        options["headers"] = with_failure({**(options.get("headers") or {}), **ours}, failure)
         with runtime.hand_over(needs) as producer:
             result = super().apply_async(
                 args,
@@ -203,13 +210,15 @@ class DLXRetryTask(Task):
         return frozenset(delays)
 
     def decide(self, error: BaseException, *, request: Any = None) -> Decision:
-        """What the policy says to this error, now."""
+        """What the policy says to this error, now; without one, nothing is retried that does not ask for it."""
+        if self.policy is None:
+            return Dead(Reason.FAILED)
         now_ms = _now_ms()
         request = self.request if request is None else request
         info: DeliveryInfo = request.delivery_info
         first_ms = first_failed_at_ms(info.message.headers, now_ms=now_ms)
         return decide(
-            self.policy or as_policy(0),
+            as_policy(self.policy),
             error,
             attempt=request.retries + 1,
             elapsed_ms=now_ms - first_ms,
@@ -218,9 +227,11 @@ class DLXRetryTask(Task):
         )
 
     def _delay_ms(self, countdown: Any, eta: Any) -> int:
-        if eta:
+        if eta and not countdown:  # of both, Celery takes the countdown
             when = maybe_make_aware(maybe_iso8601(eta), self.app.timezone)
             return to_ms(max(0.0, (when - datetime.now(timezone.utc)).total_seconds()), what="eta")
+        if isinstance(countdown, (int, float)):
+            countdown = max(countdown, 0)  # Celery's meaning: what is past is due now
         return to_ms(countdown or 0, what="countdown")
 
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:

@@ -54,7 +54,7 @@ def squares(retry, _error):
     return retry**2
 
 
-class Throttled(Exception):  # noqa: N818
+class Throttled(Exception):
     def __init__(self, retry_after):
         self.retry_after = retry_after
 
@@ -335,7 +335,7 @@ def test_a_users_policy_that_returns_rubbish_makes_the_message_dead(rubbish):
     assert Own().known_delays_ms() == frozenset()
 
 
-class Hostile(Exception):  # noqa: N818
+class Hostile(Exception):
     def __str__(self):
         raise RuntimeError("not printable")
 

@@ -16,7 +16,7 @@ NOW = datetime(2026, 10, 21, 7, 28, tzinfo=timezone.utc).timestamp()
 IN_90_S = datetime(2026, 10, 21, 7, 29, 30, tzinfo=timezone.utc)
 
 
-class Throttled(Exception):  # noqa: N818
+class Throttled(Exception):
     """As discord.py, slack and many SDKs raise it: the delay is an attribute."""
 
     def __init__(self, retry_after):
@@ -128,7 +128,7 @@ def test_headers_that_are_no_headers_are_no_hint(shape, headers):
     assert hint(shape(headers)) is None
 
 
-class Unreadable(Exception):  # noqa: N818
+class Unreadable(Exception):
     @property
     def retry_after(self):
         raise RuntimeError("the request was never sent")

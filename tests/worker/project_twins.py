@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from celery import Task, signals
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
 from project import app, record
 
 from celery_dlx_retry import DLXRetryTask
@@ -86,7 +86,7 @@ def retries_then_succeeds(self):
 @twins(max_retries=2, default_retry_delay=0.1)
 def is_exhausted(self):
     try:
-        raise ValueError("always")
+        int("always")
     except ValueError as exc:
         raise self.retry(exc=exc) from exc
 
@@ -94,6 +94,20 @@ def is_exhausted(self):
 @twins(max_retries=1)
 def is_exhausted_without_an_error(self):
     raise self.retry(countdown=0.1)
+
+
+@twins(max_retries=1)
+def is_exhausted_and_knows_what_to_do(self):
+    try:
+        self.retry(countdown=0.1)
+    except MaxRetriesExceededError:
+        return "well"
+
+
+@twins()
+def retries_with_a_countdown_that_has_passed(self):
+    if self.request.retries == 0:
+        raise self.retry(countdown=-5)
 
 
 @twins()
@@ -164,10 +178,7 @@ def overrides_max_retries(self):
 
 @twins(autoretry_for=(ValueError,), max_retries=9, default_retry_delay=0.1)
 def overrides_max_retries_under_autoretry(self):
-    try:
-        raise ValueError("always")
-    except ValueError as exc:
-        raise self.retry(exc=exc, max_retries=1) from exc
+    raise self.retry(exc=ValueError("always"), max_retries=1)
 
 
 @twins()

@@ -13,6 +13,7 @@ from harness import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from celery import Celery
 
@@ -21,6 +22,13 @@ class Stage(Project):
     """A project that keeps one app to send with, so that its connections can be closed."""
 
     _sender: Celery | None = None
+
+    @property
+    def results(self) -> Path:
+        """A folder for a result backend of files."""
+        folder = self._folder / "results"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     @property
     def app(self) -> Celery:
@@ -33,8 +41,11 @@ class Stage(Project):
             if worker.process.poll() is None:
                 worker.kill()
         if self._sender is not None:
-            self._sender.backend.result_consumer.stop()
-            if client := getattr(self._sender.backend, "client", None):
+            backend = self._sender.backend
+            if consumer := getattr(backend, "result_consumer", None):
+                consumer.stop()
+                consumer._pubsub = None  # a late AsyncResult.__del__ would open it again
+            if client := getattr(backend, "client", None):
                 client.connection_pool.disconnect()
             self._sender.close()
 

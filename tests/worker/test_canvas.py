@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
@@ -164,12 +166,12 @@ def test_expires_is_kept_and_is_no_shorter_time_in_the_lane(project, task):
 
 
 def test_what_expires_while_it_waits_waits_to_the_end_and_is_revoked_not_run_and_not_dead(project, task):
-    result = task("luggage", countdown=0.8).apply_async(expires=0.5)
+    result = task("luggage", countdown=1.3).apply_async(expires=1.0)
 
     with pytest.raises(TaskRevokedError, match="expired"):
         result.get(timeout=20)
     (run,) = project.records(id=result.id)
-    assert result.date_done.timestamp() - run["at"] >= 0.8
+    assert result.date_done.timestamp() - run["at"] >= 1.3
     assert result.id not in {letter.record.task_id for letter in project.dead()}
 
 
@@ -225,6 +227,14 @@ def test_an_eta_in_the_past_is_soon(project, task):
 
     result.get(timeout=20)
     assert retries(project, result.id) == [0, 1]
+
+
+def test_of_a_countdown_and_an_eta_celery_takes_the_countdown(task):
+    eta = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+
+    result = task("luggage", countdown=0.1, eta=eta).apply_async()
+
+    assert result.get(timeout=20) == "arrived"
 
 
 def test_only_tasks_that_died_are_dead_letters(project):

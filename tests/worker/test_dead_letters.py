@@ -8,6 +8,7 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry import DeadLetter
+from celery_dlx_retry.broker.deadletters import browse
 
 
 def test_each_way_to_die_leaves_a_dead_letter_with_its_reason(project):
@@ -78,10 +79,11 @@ def test_a_retry_whose_work_queue_was_deleted_is_kept_with_the_orphans(project):
         connection.default_channel.queue_delete(project.queue)
         orphans = project.names.orphans("classic")
         eventually(lambda: project.depth(orphans))
-        orphan = connection.default_channel.basic_get(orphans)
+        (orphan,) = browse(connection, orphans)
 
-    assert orphan.headers["id"] == result.id
-    assert orphan.delivery_info["routing_key"] == project.queue
+    assert orphan.record.task_id == result.id
+    assert orphan.record.reason == "unroutable"
+    assert orphan.record.queue == project.queue
 
 
 def test_a_dead_letter_is_replayed_by_the_command_line_and_succeeds(project):

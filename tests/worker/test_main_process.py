@@ -36,14 +36,13 @@ def test_a_hard_time_limit_is_retried_where_the_policy_says_so(project):
 
 @pytest.mark.parametrize("how", ["kill", "segv", "exit"])
 def test_a_task_that_takes_its_process_down_comes_back_later(project, how):
-    with project.worker() as worker:
+    with project.worker():
         result = project.send("crash", 1, how)
 
         assert result.get(timeout=30) == "alive"
 
     first, second = project.records(id=result.id)
     assert second["at"] - first["at"] >= 1.0
-    assert "Traceback" not in worker.log or "WorkerLostError" in worker.log
 
 
 def test_a_task_that_always_takes_its_process_down_ends_as_a_dead_letter(project):

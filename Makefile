@@ -1,0 +1,34 @@
+# make test | demo | lint | format | clean; the environment is made when it is missing or pyproject.toml has changed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test demo lint format clean
+
+test: lint
+	@$(BIN)/python -m pytest
+
+demo: .venv/ready
+	@$(BIN)/python -m example_project.demo
+
+lint: .venv/ready
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: .venv/ready
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+clean:
+	@rm -rf .venv .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+# Debian has venv in a package of its own; only root can do something about it.
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	       && echo "apt-get: installing python3-venv" >&2 \
+	       && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv >/dev/null; } \
+	  || { echo "$(PYTHON) cannot make virtual environments: install python3-venv, or choose another with PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@

@@ -1,0 +1,197 @@
+"""Layers are folders, and imports point one way: errors <- core <- broker <- worker <- the edges."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import celery_dlx_retry
+
+PACKAGE = "celery_dlx_retry"
+ROOT = Path(celery_dlx_retry.__file__).parent
+LINES = 400
+PUBLIC_NAMES = 20
+
+#: Each may import itself, what stands before it, and these besides the standard library.
+LAYERS = {
+    "errors": set(),
+    "core": set(),
+    "broker": {"amqp", "kombu"},
+    "worker": {"amqp", "billiard", "celery", "click", "kombu"},  # Celery and what it stands on
+}
+CLOCKS_AND_CHANCE = {"random", "secrets", "time", "uuid"}
+
+
+def name_of(path):
+    parts = (PACKAGE, *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py"))}
+
+
+def is_init(module):
+    return (ROOT.parent / module.replace(".", "/")).is_dir()
+
+
+def layer_of(module):
+    """``core``; an edge is a layer of its own: ``cli``, ``contrib.django``; the package itself is ``""``."""
+    parts = module.split(".")[1:]
+    if parts[:1] == ["contrib"]:
+        return ".".join(parts[:2])
+    edges = {path.stem for path in ROOT.iterdir() if path.stem != "__init__"}
+    return parts[0] if parts and parts[0] in edges else ""
+
+
+def imported(module, source):
+    """Every module that the source imports, also where only the type checker does."""
+    package = module if is_init(module) else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            target = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{target}.{alias.name}" for alias in node.names)
+
+
+def import_problems(module, source):
+    ours = layer_of(module)
+    order = list(LAYERS)
+    for target in sorted(set(imported(module, source))):
+        top = target.partition(".")[0]
+        if top == PACKAGE:
+            theirs = layer_of(target)
+            if ours in LAYERS:
+                allowed = theirs in order[: order.index(ours) + 1]
+            else:
+                allowed = theirs in LAYERS or theirs in {"", ours}
+        else:
+            allowed = ours not in LAYERS or top in sys.stdlib_module_names or top in LAYERS[ours]
+        if not allowed:
+            yield f"{module} imports {target}"
+
+
+def purity_problems(module, source):
+    if layer_of(module) != "core":
+        return
+    for target in sorted(set(imported(module, source))):
+        if target.partition(".")[0] in CLOCKS_AND_CHANCE:
+            yield f"{module} imports {target}"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in {"now", "today", "utcnow"} and ends_in_date(node.value):
+            yield f"{module} asks the clock in line {node.lineno}"
+
+
+def ends_in_date(node):
+    return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")) in {"date", "datetime"}
+
+
+def shape_problems(module, source):
+    tree = ast.parse(source)
+    if not ast.get_docstring(tree):
+        yield f"{module} does not say what it is for"
+    if len(source.splitlines()) > LINES:
+        yield f"{module} is longer than {LINES} lines"
+    if is_init(module):
+        for node in tree.body[1:]:
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) and not is_all(node):
+                yield f"{module} has logic in line {node.lineno} of its __init__"
+
+
+def is_all(node):
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+
+
+def problems(module, source):
+    return [
+        *import_problems(module, source),
+        *purity_problems(module, source),
+        *shape_problems(module, source),
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_keeps_to_its_layer(module):
+    assert problems(module, MODULES[module]) == []
+
+
+def test_every_layer_has_modules_to_be_checked():
+    assert {layer_of(module) for module in MODULES} >= {"", *LAYERS, "cli", "testing"}
+
+
+def test_the_package_has_at_most_twenty_public_names_and_imports_no_more():
+    (public,) = [ast.literal_eval(node.value) for node in ast.parse(MODULES[PACKAGE]).body if is_all(node)]
+
+    assert len(public) <= PUBLIC_NAMES
+    assert {target.rpartition(".")[2] for target in imported(PACKAGE, MODULES[PACKAGE])} == set(public)
+    assert all(hasattr(celery_dlx_retry, name) for name in public)
+
+
+# --- the checks themselves can fail ---
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "problem"),
+    [
+        ("errors", "from celery_dlx_retry.core.units import to_ms", "celery_dlx_retry.core.units.to_ms"),
+        ("errors", "import kombu", "kombu"),
+        ("core.wrong", "import kombu", "kombu"),
+        ("core.wrong", "from celery.app.task import Task", "celery.app.task.Task"),
+        ("core.wrong", "import celery_dlx_retry.broker.queues", "celery_dlx_retry.broker.queues"),
+        ("core.wrong", "from celery_dlx_retry import broker", "celery_dlx_retry.broker"),
+        ("core.wrong", "from celery_dlx_retry import Fixed", "celery_dlx_retry.Fixed"),
+        ("core.wrong", "from ..worker import task", "celery_dlx_retry.worker.task"),
+        ("core.wrong", "from .. import cli", "celery_dlx_retry.cli"),
+        ("core.wrong", "def f():\n    import amqp", "amqp"),
+        ("core.wrong", "if TYPE_CHECKING:\n    from kombu import Queue", "kombu.Queue"),
+        ("core.wrong", "import time", "time"),
+        ("core.wrong", "from random import random", "random.random"),
+        ("broker.wrong", "import celery", "celery"),
+        ("broker.wrong", "from celery.utils.log import get_logger", "celery.utils.log.get_logger"),
+        ("broker.wrong", "from celery_dlx_retry.worker import task", "celery_dlx_retry.worker.task"),
+        ("worker.wrong", "from celery_dlx_retry.cli import dlx", "celery_dlx_retry.cli.dlx"),
+        ("worker.wrong", "from celery_dlx_retry.testing import provide", "celery_dlx_retry.testing.provide"),
+        ("worker.wrong", "from celery_dlx_retry.contrib import django", "celery_dlx_retry.contrib.django"),
+        ("worker.wrong", "import rich", "rich"),
+        ("cli", "from celery_dlx_retry.testing import provide", "celery_dlx_retry.testing.provide"),
+        ("testing.wrong", "from celery_dlx_retry.cli import dlx", "celery_dlx_retry.cli.dlx"),
+        ("contrib.web", "import celery_dlx_retry.contrib.django", "celery_dlx_retry.contrib.django"),
+    ],
+)
+def test_an_import_against_the_direction_is_found(module, line, problem):
+    module = f"{PACKAGE}.{module}"
+
+    assert problems(module, f'"""Wrong."""\n{line}') == [f"{module} imports {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("core.right", "import json\nfrom datetime import datetime, timedelta"),
+        ("core.right", "from celery_dlx_retry.core.units import to_ms\nfrom ..errors import DLXError"),
+        ("broker.right", "import time\nfrom kombu.entity import Queue\nfrom . import declare"),
+        ("worker.right", "import random\nfrom celery import Celery\nfrom celery_dlx_retry.broker import publish"),
+        ("cli", "import click\nfrom celery_dlx_retry.worker import runtime\nfrom celery_dlx_retry import install"),
+        ("contrib.django.apps", "import django\nfrom celery_dlx_retry.contrib.django import models"),
+    ],
+)
+def test_an_import_in_the_right_direction_is_fine(module, line):
+    assert problems(f"{PACKAGE}.{module}", f'"""Right."""\n{line}') == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "problem"),
+    [
+        ("core.wrong", '"""Wrong."""\nnow = datetime.now(UTC)', "asks the clock in line 2"),
+        ("core.wrong", '"""Wrong."""\nnow = datetime.datetime.utcnow()', "asks the clock in line 2"),
+        ("core.wrong", '"""Wrong."""\nnow = date.today()', "asks the clock in line 2"),
+        ("core.wrong", "x = 1", "does not say what it is for"),
+        ("core.wrong", '"""Wrong."""' + "\n" * 401, "is longer than 400 lines"),
+        ("core", '"""Wrong."""\nx = 1', "has logic in line 2 of its __init__"),
+        ("worker", '"""Wrong."""\ndef f(): ...', "has logic in line 2 of its __init__"),
+    ],
+)
+def test_a_module_of_the_wrong_shape_is_found(module, source, problem):
+    assert problems(f"{PACKAGE}.{module}", source) == [f"{PACKAGE}.{module} {problem}"]

@@ -1,0 +1,293 @@
+from dataclasses import fields
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.errors import ConfigurationError, InvalidSetting, UnknownSetting
+from celery_dlx_retry.worker.runtime import Runtime, _configured, runtime_of
+
+DEFAULTS = {
+    "prefix": "dlx",
+    "queue_type": "auto",
+    "dead_letter_queue": "{queue}.dead",
+    "grid": 1.1,
+    "max_delay_ms": 31_536_000_000,
+    "declare": True,
+    "confirm_timeout_ms": 10_000,
+    "crash_limit": 3,
+    "require_rabbitmq": False,
+}
+
+
+def as_dict(settings):
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+
+
+def test_these_are_all_settings_and_their_defaults():
+    assert as_dict(Settings()) == DEFAULTS
+    assert Settings.read({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "attribute", "meaning"),
+    [
+        ("dlx_prefix", "shop.eu:1_a-b", "prefix", "shop.eu:1_a-b"),
+        ("dlx_prefix", "p" * 100, "prefix", "p" * 100),
+        ("dlx_queue_type", "classic", "queue_type", "classic"),
+        ("dlx_queue_type", "quorum", "queue_type", "quorum"),
+        ("dlx_dead_letter_queue", "dead", "dead_letter_queue", "dead"),
+        ("dlx_dead_letter_queue", "dead-{queue}-{queue}", "dead_letter_queue", "dead-{queue}-{queue}"),
+        ("dlx_grid", 1.01, "grid", 1.01),
+        ("dlx_grid", 2, "grid", 2),
+        ("dlx_max_delay", 3_600, "max_delay_ms", 3_600_000),
+        ("dlx_max_delay", timedelta(days=3_650), "max_delay_ms", 315_360_000_000),
+        ("dlx_declare", False, "declare", False),
+        ("dlx_confirm_timeout", 0.25, "confirm_timeout_ms", 250),
+        ("dlx_confirm_timeout", timedelta(seconds=5), "confirm_timeout_ms", 5_000),
+        ("dlx_confirm_timeout", 0.0001, "confirm_timeout_ms", 1),
+        ("dlx_crash_limit", 1, "crash_limit", 1),
+        ("dlx_require_rabbitmq", True, "require_rabbitmq", True),
+    ],
+)
+def test_a_setting_changes_its_attribute_and_no_other(setting, value, attribute, meaning):
+    assert as_dict(Settings.read({setting: value})) == {**DEFAULTS, attribute: meaning}
+
+
+PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front"
+TYPE = '"auto", "classic" or "quorum"'
+PATTERN = 'a queue name in which {queue} may stand for the work queue\'s, and not "{queue}" alone'
+GRID = "a number from 1.01 to 2"
+COUNT = "a whole number from 1 on"
+BOOLEAN = "True or False"
+LENGTH = "from 1 to 315360000000 ms, which is ten years and RabbitMQ's longest TTL"
+SECONDS = "a timedelta or a number of seconds, finite and not negative"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted"),
+    [
+        ("dlx_prefix", "", PREFIX),
+        ("dlx_prefix", "p" * 101, PREFIX),
+        ("dlx_prefix", "a b", PREFIX),
+        ("dlx_prefix", "shop\n", PREFIX),
+        ("dlx_prefix", "größe", PREFIX),
+        ("dlx_prefix", "amq.shop", PREFIX),
+        ("dlx_prefix", None, PREFIX),
+        ("dlx_prefix", b"dlx", PREFIX),
+        ("dlx_queue_type", "stream", TYPE),
+        ("dlx_queue_type", "Quorum", TYPE),
+        ("dlx_queue_type", None, TYPE),
+        ("dlx_queue_type", ["quorum"], TYPE),
+        ("dlx_dead_letter_queue", "", PATTERN),
+        ("dlx_dead_letter_queue", "{queue}", PATTERN),
+        ("dlx_dead_letter_queue", "{name}.dead", PATTERN),
+        ("dlx_dead_letter_queue", "{queue.dead", PATTERN),
+        ("dlx_dead_letter_queue", "{queue!r}", PATTERN),
+        ("dlx_dead_letter_queue", "d" * 201, PATTERN),
+        ("dlx_dead_letter_queue", None, PATTERN),
+        ("dlx_grid", 1, GRID),
+        ("dlx_grid", 1.009, GRID),
+        ("dlx_grid", 2.1, GRID),
+        ("dlx_grid", True, GRID),
+        ("dlx_grid", "1.1", GRID),
+        ("dlx_grid", float("nan"), GRID),
+        ("dlx_grid", float("inf"), GRID),
+        ("dlx_crash_limit", 0, COUNT),
+        ("dlx_crash_limit", 1.5, COUNT),
+        ("dlx_crash_limit", True, COUNT),
+        ("dlx_crash_limit", None, COUNT),
+        ("dlx_declare", "no", BOOLEAN),
+        ("dlx_declare", 0, BOOLEAN),
+        ("dlx_declare", None, BOOLEAN),
+        ("dlx_require_rabbitmq", 1, BOOLEAN),
+        ("dlx_max_delay", 0, LENGTH),
+        ("dlx_max_delay", timedelta(0), LENGTH),
+        ("dlx_max_delay", 315_360_000.001, LENGTH),
+        ("dlx_max_delay", -1, SECONDS),
+        ("dlx_max_delay", "1h", SECONDS),
+        ("dlx_max_delay", None, SECONDS),
+        ("dlx_max_delay", float("inf"), SECONDS),
+        ("dlx_confirm_timeout", 0, LENGTH),
+        ("dlx_confirm_timeout", True, SECONDS),
+        ("dlx_confirm_timeout", timedelta(seconds=-1), SECONDS),
+    ],
+    ids=repr,
+)
+def test_a_bad_value_fails_with_what_is_and_what_should_be(setting, value, wanted):
+    with pytest.raises(InvalidSetting) as caught:
+        Settings.read({setting: value})
+
+    assert caught.value.setting == setting
+    assert caught.value.wanted == wanted
+    assert str(caught.value).startswith(f"{setting} is ")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"dlx_prefix": "a b"},
+            (
+                "dlx_prefix is 'a b'; it must be 1 to 100 letters, digits, dots, dashes, colons or _, "
+                "without RabbitMQ's own 'amq.' in front."
+            ),
+        ),
+        ({"dlx_queue_type": "stream"}, 'dlx_queue_type is \'stream\'; it must be "auto", "classic" or "quorum".'),
+        (
+            {"dlx_dead_letter_queue": "{queue}"},
+            (
+                "dlx_dead_letter_queue is '{queue}'; it must be a queue name in which {queue} may stand for the work "
+                'queue\'s, and not "{queue}" alone.'
+            ),
+        ),
+        ({"dlx_grid": 3}, "dlx_grid is 3; it must be a number from 1.01 to 2."),
+        ({"dlx_declare": "no"}, "dlx_declare is 'no'; it must be True or False."),
+        ({"dlx_crash_limit": 0}, "dlx_crash_limit is 0; it must be a whole number from 1 on."),
+        (
+            {"dlx_confirm_timeout": "5"},
+            "dlx_confirm_timeout is '5'; it must be a timedelta or a number of seconds, finite and not negative.",
+        ),
+        (
+            {"dlx_max_delay": timedelta(days=3_650, microseconds=1)},
+            (
+                "dlx_max_delay is 315360000001; it must be from 1 to 315360000000 ms, "
+                "which is ten years and RabbitMQ's longest TTL."
+            ),
+        ),
+    ],
+)
+def test_the_sentence_of_a_bad_value(values, sentence):
+    with pytest.raises(InvalidSetting) as caught:
+        Settings.read(values)
+
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("dlx_prefx", "There is no setting 'dlx_prefx'. Did you mean 'dlx_prefix'?"),
+        ("dlx_max_delay_ms", "There is no setting 'dlx_max_delay_ms'. Did you mean 'dlx_max_delay'?"),
+        ("dlx_confirm_timout", "There is no setting 'dlx_confirm_timout'. Did you mean 'dlx_confirm_timeout'?"),
+        (
+            "dlx_zzz",
+            (
+                "There is no setting 'dlx_zzz'. The settings are dlx_confirm_timeout, dlx_crash_limit, "
+                "dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_max_delay, dlx_prefix, dlx_queue_type, "
+                "dlx_require_rabbitmq."
+            ),
+        ),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_refused_with_a_suggestion(setting, sentence):
+    with pytest.raises(UnknownSetting) as caught:
+        Settings.read({setting: 1})
+
+    assert str(caught.value) == sentence
+    assert isinstance(caught.value, ConfigurationError)
+
+
+def test_flags_overrule_what_is_configured_and_leave_the_rest():
+    configured = Settings.read({"dlx_prefix": "shop", "dlx_confirm_timeout": 5})
+
+    changed = configured.changed({"dlx_confirm_timeout": 1, "dlx_declare": False})
+
+    assert changed == Settings(prefix="shop", confirm_timeout_ms=1_000, declare=False)
+    assert configured == Settings(prefix="shop", confirm_timeout_ms=5_000)
+    assert configured.changed({}) == configured
+
+
+def test_flags_are_checked_as_settings_are():
+    with pytest.raises(InvalidSetting, match=r"^dlx_queue_type is 'stream'"):
+        Settings().changed({"dlx_queue_type": "stream"})
+    with pytest.raises(UnknownSetting, match="Did you mean 'dlx_declare'"):
+        Settings().changed({"dlx_declared": True})
+
+
+# --- from an app's configuration ---
+
+
+@pytest.fixture
+def app():
+    with Celery("test", broker="memory://", set_as_current=False) as app:
+        yield app
+
+
+def test_an_app_that_says_nothing_has_the_defaults(app):
+    assert Runtime(app).settings == Settings()
+
+
+def test_lower_case_keys_are_read_from_the_configuration(app):
+    app.conf.update(dlx_prefix="shop", dlx_max_delay=60, task_default_queue="orders")
+
+    assert dict(_configured(app)) == {"dlx_prefix": "shop", "dlx_max_delay": 60}
+    assert Runtime(app).settings == Settings(prefix="shop", max_delay_ms=60_000)
+
+
+def test_lower_case_keys_are_read_from_an_object(app):
+    app.config_from_object(SimpleNamespace(dlx_prefix="shop"))
+
+    assert Runtime(app).settings == Settings(prefix="shop")
+
+
+def test_upper_case_keys_are_read_under_djangos_namespace(app):
+    django = SimpleNamespace(
+        CELERY_DLX_PREFIX="shop", CELERY_DLX_CONFIRM_TIMEOUT=timedelta(seconds=2), CELERY_TASK_DEFAULT_QUEUE="orders"
+    )
+    app.config_from_object(django, namespace="CELERY")
+
+    assert dict(_configured(app)) == {"dlx_prefix": "shop", "dlx_confirm_timeout": timedelta(seconds=2)}
+    assert Runtime(app).settings == Settings(prefix="shop", confirm_timeout_ms=2_000)
+    assert app.conf.task_default_queue == "orders"
+
+
+def test_another_namespace_works_as_well(app):
+    app.config_from_object(SimpleNamespace(SHOP_DLX_PREFIX="shop", CELERY_DLX_PREFIX="other"), namespace="SHOP")
+
+    assert Runtime(app).settings == Settings(prefix="shop")
+
+
+def test_lower_case_keys_still_work_beside_a_namespace(app):
+    app.config_from_object(SimpleNamespace(CELERY_DLX_PREFIX="shop"), namespace="CELERY")
+    app.conf.dlx_declare = False
+
+    assert Runtime(app).settings == Settings(prefix="shop", declare=False)
+
+
+def test_a_misspelt_key_fails_the_start(app):
+    app.conf.dlx_prefx = "shop"
+
+    with pytest.raises(UnknownSetting, match=r"^There is no setting 'dlx_prefx'\. Did you mean 'dlx_prefix'\?$"):
+        _ = Runtime(app).settings
+
+
+def test_a_misspelt_key_under_a_namespace_fails_the_start(app):
+    app.config_from_object(SimpleNamespace(CELERY_DLX_PREFX="shop"), namespace="CELERY")
+
+    with pytest.raises(UnknownSetting, match=r"^There is no setting 'dlx_prefx'\. Did you mean 'dlx_prefix'\?$"):
+        _ = Runtime(app).settings
+
+
+def test_the_defaults_never_go_into_the_apps_configuration(app):
+    runtime = runtime_of(app)
+
+    assert runtime.settings == Settings()
+    assert [key for key in app.conf if "dlx" in key.lower()] == []
+
+
+def test_a_workers_flags_overrule_its_configuration_also_when_it_was_read_already(app):
+    app.conf.update(dlx_prefix="shop", dlx_declare=False)
+    runtime = runtime_of(app)
+    assert runtime.names.dead() == "shop.v1.dead"
+
+    runtime.use_flags({"dlx_prefix": "flag"})
+
+    assert runtime.settings == Settings(prefix="flag", declare=False)
+    assert runtime.names.dead() == "flag.v1.dead"
+
+
+def test_an_app_has_one_runtime(app):
+    assert runtime_of(app) is runtime_of(app)

@@ -1,0 +1,106 @@
+"""Users' own task classes, as Flask's documentation has them, keep retries and dead letters; so do whole apps."""
+
+from __future__ import annotations
+
+import pytest
+from celery import chord
+from support import eventually
+
+from tests.worker.stage import stage
+
+BASES = ["Mixed", "Direct", "Polite", "Grandchild", "OfItsOwn"]
+
+
+@pytest.fixture(scope="module")
+def project(request):
+    with stage(request) as it:
+        it.start(module="project_flask").wait_until_ready()
+        yield it
+
+
+def send(project, base, wish):
+    return project.app.send_task(f"flask.{base}", (wish,))
+
+
+def dead_letter(project, result):
+    return eventually(lambda: [one for one in project.dead() if one.record.task_id == result.id])[0]
+
+
+def told(project, result):
+    """Which hooks ran, up to the last one, which is called when the result is there already."""
+    eventually(lambda: project.records(id=result.id, event="after_return"))
+    return [row["event"] for row in project.records(id=result.id)]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_body_that_runs_inside_a_context_is_retried(project, base):
+    result = send(project, base, "heal")
+
+    assert result.get(timeout=20) == "heal"
+    runs = project.records(id=result.id)
+    assert [(run["retries"], run["context"]) for run in runs] == [(0, ["open"]), (1, ["open"])]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_body_that_fails_inside_a_context_is_one_dead_letter(project, base):
+    result = send(project, base, "fail")
+
+    with pytest.raises(ValueError, match="no luck"):
+        result.get(timeout=20)
+    letter = dead_letter(project, result)
+    assert (letter.record.reason, letter.record.error) == ("failed", "no luck")
+    assert "in body" in letter.record.traceback
+
+
+def test_a_check_before_the_start_that_fails_is_one_dead_letter_and_the_body_does_not_run(project):
+    result = send(project, "Checks", "refuse")
+
+    with pytest.raises(PermissionError, match="not today"):
+        result.get(timeout=20)
+    letter = dead_letter(project, result)
+    assert (letter.record.reason, letter.record.error_type) == ("failed", "PermissionError")
+    assert told(project, result) == ["before_start", "on_failure", "after_return"]
+
+
+def test_a_check_before_the_start_may_retry(project):
+    result = send(project, "Checks", "later")
+
+    assert result.get(timeout=20) == "later"
+    assert told(project, result) == ["before_start", "on_retry", "before_start", "run", "after_return"]
+
+
+def test_hooks_that_do_not_call_super_change_nothing(project):
+    result = send(project, "Checks", "fail")
+
+    assert dead_letter(project, result).record.reason == "failed"
+    assert told(project, result) == ["before_start", "run", "on_failure", "after_return"]
+    assert result.state == "FAILURE"
+
+
+def test_after_all_this_every_failure_is_one_dead_letter(project):
+    project.send("succeed").get(timeout=20)
+
+    ids = [letter.record.task_id for letter in project.dead()]
+    assert len(ids) == len(set(ids)) == len(BASES) + 2
+    assert project.depth(project.queue) == 0
+
+
+def test_a_whole_app_is_adopted_by_its_task_class_and_celerys_own_tasks_are_left_alone(request):
+    # Without a native join the chord waits by chord_unlock, a task of Celery's that polls by retries.
+    with stage(request, result_chord_retry_interval=0.2) as project:
+        project.conf["result_backend"] = f"file://{project.results}"
+        project.start(module="project_adopted").wait_until_ready()
+        app = project.app
+
+        healed, failed = app.send_task("adopted.heal"), app.send_task("adopted.fail")
+        header = [app.signature("adopted.heal", app=app) for _ in range(2)]
+        total = chord(header, app.signature("adopted.kinds", immutable=True, app=app), app=app).apply_async()
+
+        assert healed.get(timeout=20) == "healed"
+        kinds = total.get(timeout=20)
+        (letter,) = eventually(project.dead)
+        assert letter.record.task_id == failed.id
+        for name, (acks_late, request_class) in kinds.items():
+            assert acks_late is not name.startswith("celery.")
+            assert ("celery_dlx_retry" in request_class) is not name.startswith("celery.")
+        assert project.depth(project.grid_lane(200)) is None
