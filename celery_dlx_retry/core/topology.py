@@ -16,7 +16,8 @@ Argument = tuple[str, "str | int"]
 
 # RabbitMQ 4 deletes a message at its 21st return to a quorum queue, so that looking at it twenty times would lose it;
 # -1 lifts the limit there, but on 3.x means "drop at the first return". A huge limit is safe on both
-# (test_a_hundred_looks_leave_every_dead_letter_there).
+# (test_a_hundred_looks_leave_every_dead_letter_there,
+# test_a_look_that_ends_with_a_lost_connection_leaves_every_dead_letter_there).
 NO_DELIVERY_LIMIT = 1_000_000_000
 
 _NAME_BYTES = 255  # an AMQP short string

@@ -17,13 +17,14 @@ SECONDS = 600
 
 
 def apt_install(package: str, *, say: Callable[[str], None]) -> None:
+    """Update the lists and install, without starting the package's service, or raise ``WayFailed``."""
     apt = shutil.which("apt-get")
     if apt is None:
         raise WayFailed(way=WAY, problem="not a Debian")
     if os.geteuid() != 0:
         raise WayFailed(way=WAY, problem="only root may install packages")
     say(f"apt-get: installing {package}")
-    # RUNLEVEL=1: a package does not start its service on the way into single-user mode.
+    # RUNLEVEL=1: in single-user mode invoke-rc.d starts no service.
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
         try:

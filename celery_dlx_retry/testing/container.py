@@ -45,6 +45,7 @@ def start_container(image: str) -> Container:
 
 
 def engine_answers(client: Any, failures: tuple[type[Exception], ...]) -> bool:
+    """Ping it, and wait for the answer for a few seconds only."""
     with warnings.catch_warnings():
         # docker-py forgets to close the socket of a failed attempt; collected here, it complains to nobody.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -73,14 +74,12 @@ class Container(RabbitMQ):
         container.ports["5672/tcp"] = (LOOPBACK, amqp_port)
         container.ports["15672/tcp"] = (LOOPBACK, management_port)
         self._container = container
-
-    @property
-    def _engine(self) -> Any:
-        return self._container.get_wrapped_container()
+        self._engine: Any = None
 
     def start(self) -> None:
+        """Create the container the first time."""
         if self._engine is None:
-            self._container.start()
+            self._engine = self._container.start().get_wrapped_container()
         else:
             self._engine.start()
         if not wait_until(self.answers, within=START_SECONDS):
@@ -89,20 +88,25 @@ class Container(RabbitMQ):
             raise WayFailed(way=WAY, problem=problem)
 
     def stop(self) -> None:
+        """SIGTERM to the node; the container stays."""
         self._engine.stop()
 
     def kill(self) -> None:
+        """SIGKILL to the node; the container stays."""
         self._engine.kill()
 
     def pause(self) -> None:
+        """Freeze the container's processes."""
         self._engine.pause()
 
     def resume(self) -> None:
+        """The engine refuses to thaw what is not frozen."""
         self._engine.reload()
         if self._engine.status == "paused":
             self._engine.unpause()
 
     def ctl(self, *args: str) -> str:
+        """Run in the container."""
         status, output = self._engine.exec_run(["rabbitmqctl", "--quiet", *args])
         said = str(output.decode())
         if status:
@@ -110,4 +114,5 @@ class Container(RabbitMQ):
         return said
 
     def close(self) -> None:
+        """Remove the container and its volume."""
         self._container.stop()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 
 def main(owner: int, sandbox: Path) -> None:
+    """Wait for the owner to go; a guard that is killed by its owner has nothing left to do."""
     while os.getppid() == owner:
         time.sleep(0.2)  # noqa: TID251 - getppid can only be polled, and this is a process of its own
     for pid_file in sandbox.glob("*.pid"):

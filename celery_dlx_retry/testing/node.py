@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -60,7 +59,7 @@ def start_private_node(root: Path | None = None) -> PrivateNode:
 def find_scripts(root: Path | None = None) -> Path:
     """Return the directory of rabbitmq-server and rabbitmqctl, as seen from inside ``root``."""
     if root is not None:
-        if not (root / PACKAGED.relative_to("/") / "rabbitmq-server").exists():
+        if not os.access(root / PACKAGED.relative_to("/") / "rabbitmq-server", os.X_OK):
             raise WayFailed(way=str(root), problem="holds no root filesystem with Debian's rabbitmq-server")
         return PACKAGED
     # A normal user's PATH often lacks sbin.
@@ -97,6 +96,7 @@ class PrivateNode(RabbitMQ):
         return self._sandbox.pid("rabbitmq")
 
     def start(self) -> None:
+        """Start epmd if it is not there yet, then the node."""
         if self.pid:
             return
         self._start_epmd()
@@ -108,18 +108,23 @@ class PrivateNode(RabbitMQ):
             self._fail(f"the node did not answer within {START_SECONDS:.0f} s")
 
     def stop(self) -> None:
+        """SIGTERM, which RabbitMQ answers with a clean shutdown."""
         self._sandbox.terminate("rabbitmq", within=STOP_SECONDS)
 
     def kill(self) -> None:
+        """SIGKILL to the node and its helper processes; epmd stays."""
         self._sandbox.kill("rabbitmq")
 
     def pause(self) -> None:
-        self._sandbox.signal("rabbitmq", signal.SIGSTOP)
+        """SIGSTOP: the kernel still accepts connections, as for any process that hangs."""
+        self._sandbox.pause("rabbitmq")
 
     def resume(self) -> None:
-        self._sandbox.signal("rabbitmq", signal.SIGCONT)
+        """SIGCONT."""
+        self._sandbox.resume("rabbitmq")
 
     def ctl(self, *args: str) -> str:
+        """Takes a second: rabbitmqctl is an Erlang VM of its own."""
         done = subprocess.run(  # noqa: S603 - rabbitmqctl with the arguments of a test
             self._command("rabbitmqctl", "--quiet", *args),
             env=self._environment(),
@@ -135,7 +140,7 @@ class PrivateNode(RabbitMQ):
         return done.stdout
 
     def close(self) -> None:
-        # No clean shutdown, which takes seconds: its data goes anyway.
+        """No clean shutdown, which takes seconds: the data goes anyway."""
         self._sandbox.close()
 
     def _start_epmd(self) -> None:

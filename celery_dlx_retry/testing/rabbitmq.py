@@ -27,6 +27,7 @@ MANAGEMENT_PORT = 15672
 
 
 def to_stderr(line: str) -> None:
+    """Where people see it even if the output is piped."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -56,6 +57,7 @@ def provide(*, say: Callable[[str], None] = to_stderr) -> RabbitMQ:
 
 
 def given(url: str) -> RabbitMQ:
+    """Use this one, if it answers."""
     parts = urlsplit(url)
     if parts.scheme not in {"amqp", "amqps", "pyamqp"}:
         raise NoBroker(tried=f"{URL} is no AMQP URL: it starts with {parts.scheme!r}")
@@ -68,14 +70,17 @@ def given(url: str) -> RabbitMQ:
 
 
 def from_docker(_say: Callable[[str], None]) -> RabbitMQ:
+    """Start a container."""
     return start_container(os.environ.get(IMAGE) or DEFAULT_IMAGE)
 
 
 def from_installed(_say: Callable[[str], None]) -> RabbitMQ:
+    """Start a private node of the RabbitMQ that is installed."""
     return start_private_node()
 
 
 def from_apt(say: Callable[[str], None]) -> RabbitMQ:
+    """Install RabbitMQ, then start a private node; an installed one that does not start is not installed again."""
     try:
         find_scripts()
     except WayFailed:

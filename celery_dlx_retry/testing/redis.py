@@ -50,6 +50,7 @@ def provide_redis(*, say: Callable[[str], None] = to_stderr) -> Iterator[str]:
 
 
 def checked(url: str) -> str:
+    """Return the URL if somebody listens there."""
     parts = urlsplit(url)
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     try:
@@ -60,6 +61,7 @@ def checked(url: str) -> str:
 
 
 def find_server(say: Callable[[str], None]) -> str:
+    """Return the path of redis-server, installed if need be."""
     found = shutil.which("redis-server")
     if found is None:
         apt_install("redis-server", say=say)
@@ -70,6 +72,7 @@ def find_server(say: Callable[[str], None]) -> str:
 
 
 def start(server: str, sandbox: Sandbox) -> int:
+    """Start without persistence and return the port."""
     (port,) = free_ports(1)
     options = {"port": str(port), "bind": LOOPBACK, "save": "", "appendonly": "no", "dir": str(sandbox.path)}
     command = [server, *(word for name, value in options.items() for word in (f"--{name}", value))]

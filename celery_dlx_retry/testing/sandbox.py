@@ -40,6 +40,7 @@ class Sandbox:
     def __init__(self, name: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._paused: set[str] = set()
         # Not PR_SET_PDEATHSIG: it follows the thread that forked, and a change of credentials forgets it
         # (test_nodes_run_side_by_side_and_none_outlives_its_owner_killed_with_9).
         self._guard = subprocess.Popen(  # noqa: S603 - our own script
@@ -51,6 +52,7 @@ class Sandbox:
         )
 
     def spawn(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a process; what it says goes to a file of its name."""
         with (self.path / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(  # noqa: S603 - the caller's command
                 command,
@@ -70,18 +72,34 @@ class Sandbox:
         return process.pid if process and process.poll() is None else None
 
     def signal(self, name: str, number: signal.Signals) -> None:
+        """Reach the process alone, if it runs."""
         if pid := self.pid(name):
             os.kill(pid, number)
+
+    def pause(self, name: str) -> None:
+        """Stop the process and return once all its threads stand still: under load that takes a while."""
+        pid = self.pid(name)
+        if pid and name not in self._paused:
+            self._paused.add(name)
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+
+    def resume(self, name: str) -> None:
+        """Go on after ``pause``."""
+        self.signal(name, signal.SIGCONT)
+        self._paused.discard(name)
 
     def terminate(self, name: str, *, within: float) -> None:
         """Let it end by itself, and kill it if it does not."""
         self.signal(name, signal.SIGTERM)
-        self.signal(name, signal.SIGCONT)  # a paused process would not see the request
+        self.resume(name)  # a paused process would not see the request
         with suppress(KeyError, subprocess.TimeoutExpired):
             self._processes[name].wait(within)
         self.kill(name)
 
     def kill(self, name: str) -> None:
+        """SIGKILL to the process and its helpers; returns when it is gone."""
+        self._paused.discard(name)
         process = self._processes.pop(name, None)
         if process is None:
             return
@@ -99,6 +117,7 @@ class Sandbox:
         return " | ".join(telling)[:TOLD_CHARACTERS] or "it said nothing"
 
     def close(self) -> None:
+        """Kill everything and remove the directory."""
         for name in list(self._processes):
             self.kill(name)
         self._guard.kill()
@@ -124,6 +143,7 @@ def free_ports(count: int) -> range:
 
 
 def is_free(port: int) -> bool:
+    """Say whether a server could listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -134,6 +154,7 @@ def is_free(port: int) -> bool:
 
 
 def listens(port: int) -> bool:
+    """Say whether a server listens there."""
     try:
         socket.create_connection((LOOPBACK, port), timeout=1).close()
     except OSError:
@@ -142,6 +163,7 @@ def listens(port: int) -> bool:
 
 
 def wait_until(check: Callable[[], bool], *, within: float) -> bool:
+    """Poll, and say whether it came true in time."""
     deadline = time.monotonic() + within
     while not check():
         if time.monotonic() > deadline:

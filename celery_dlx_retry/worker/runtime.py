@@ -205,8 +205,8 @@ class Runtime:
         try:
             check(connection, topology)
         except Forbidden as exc:
-            # RabbitMQ 4 shows nothing to a user who may not configure it. Every publish of ours is mandatory and
-            # confirmed, so what is missing shows at the first retry, and its task stays on its queue.
+            # RabbitMQ 4 shows an object only to users with some permission on it. Every publish of ours is mandatory
+            # and confirmed, so what is missing shows at the first retry, and its task stays on its queue.
             logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
 
     def _topology(self, queues: list[WorkQueue]) -> Topology:

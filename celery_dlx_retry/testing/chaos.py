@@ -1,0 +1,159 @@
+"""Tasks that fail at random, workers killed with -9, a broker that is restarted, and the count: by task id.
+
+    python -m celery_dlx_retry.testing.chaos
+
+ends in one line, ``N in = A done + B dead, 0 lost, d duplicates``. Exit code 0: none lost. 1: some are. 2: no broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import sys
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+from amqp.exceptions import AMQPError
+from kombu.exceptions import KombuError
+
+from celery_dlx_retry.errors import DLXError, NoBroker
+from celery_dlx_retry.testing import chaos_names
+from celery_dlx_retry.testing.broker import RabbitMQ
+from celery_dlx_retry.testing.chaos_breaks import Break, BreakByCommand, BreakClusterNode, BreakNode
+from celery_dlx_retry.testing.chaos_report import report_on
+from celery_dlx_retry.testing.chaos_run import Plan, Run
+from celery_dlx_retry.testing.chaos_view import View
+from celery_dlx_retry.testing.cluster import Cluster, start_cluster
+from celery_dlx_retry.testing.rabbitmq import ROOT, provide
+from celery_dlx_retry.testing.sandbox import WayFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_dlx_retry.core.settings import QueueType
+
+INTERRUPTED = 130
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--broker", "url", metavar="URL", help="A RabbitMQ of yours; without it one is started, and removed.")
+@click.option("--tasks", type=click.IntRange(min=1), default=10_000, help="How many tasks go in.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, help="How many workers run.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Pool processes of each.")
+@click.option("--kills", type=click.IntRange(min=0), default=50, help="How often a worker is killed with -9.")
+@click.option("--restarts", type=click.IntRange(min=0), default=5, help="How often the broker, or a node, goes down.")
+@click.option("--restart-command", metavar="COMMAND", help="What restarts your broker; without it, it is not touched.")
+@click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Of all queues. [default: classic]")
+@click.option("--cluster", is_flag=True, help="Start three nodes, with quorum queues, and kill single nodes.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=600.0, help="No longer than this.")
+@click.option("--seed", type=int, help="Chooses tasks and breaks. [default: any]")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="A folder for records and logs.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, all else on the other.")
+def main(  # noqa: PLR0913 - one per option
+    url: str | None,
+    *,
+    tasks: int,
+    workers: int,
+    concurrency: int,
+    kills: int,
+    restarts: int,
+    restart_command: str | None,
+    queue_type: QueueType | None,
+    cluster: bool,
+    seconds: float,
+    seed: int | None,
+    keep: Path | None,
+    as_json: bool,
+) -> None:
+    """Break things while tasks run, and count what became of every one of them."""
+    if cluster and (url or queue_type == "classic"):
+        raise click.UsageError("--cluster starts nodes of its own, with quorum queues.")
+    if restart_command and not url:
+        raise click.UsageError("--restart-command is for a --broker of yours.")
+    plan = Plan(
+        tasks=tasks,
+        workers=workers,
+        concurrency=concurrency,
+        kills=kills,
+        restarts=0 if url and not restart_command else restarts,
+        queue_type=queue_type or ("quorum" if cluster else "classic"),
+        seconds=seconds,
+        seed=secrets.randbelow(1_000_000) if seed is None else seed,
+    )
+    # Whoever ends us politely gets the same tidy end as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    view = View(sys.stderr if as_json else sys.stdout)
+    try:
+        with _a_broker(url, is_cluster=cluster, view=view) as broker:
+            view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
+            break_broker = _break(broker, restart_command, random.Random(plan.seed))  # noqa: S311
+            if restarts and not plan.restarts:
+                view.say("Your broker is not restarted: --restart-command would say how.")
+            sys.exit(_run(plan, broker, break_broker, view, keep=keep, as_json=as_json))
+    except (NoBroker, WayFailed) as exc:
+        _fail(exc, status=2)
+    except DLXError as exc:
+        _fail(exc, status=1)
+    except (AMQPError, KombuError, OSError) as exc:
+        _fail(f"The broker cannot be reached: {exc}.", status=2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def _a_broker(url: str | None, *, is_cluster: bool, view: View) -> Iterator[RabbitMQ]:
+    if url:
+        broker = RabbitMQ(url)
+        if problem := broker.problem():
+            raise NoBroker(tried=f"--broker {broker.shown_url} does not answer: {problem}")
+    elif is_cluster:
+        view.say("starting three nodes")
+        broker = start_cluster(Path(root).resolve() if (root := os.environ.get(ROOT)) else None)
+    else:
+        broker = provide(say=view.say)
+    with broker:
+        yield broker
+
+
+def _break(broker: RabbitMQ, command: str | None, chance: random.Random) -> Break | None:
+    if command:
+        return BreakByCommand(broker, command)
+    if not broker.can_restart:
+        return None
+    return BreakClusterNode(broker, chance) if isinstance(broker, Cluster) else BreakNode(broker, chance)
+
+
+def _run(  # noqa: PLR0913 - what main has found out
+    plan: Plan, broker: RabbitMQ, break_broker: Break | None, view: View, *, keep: Path | None, as_json: bool
+) -> int:
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        run = Run(plan, broker.url, break_broker, view, keep=keep)
+        if not broker.can_restart:  # else it goes as a whole
+            ids = [job.id for job in run.load]
+            stack.callback(chaos_names.delete, broker.url, run.prefix, plan.queue_type, ids)
+        stack.enter_context(closing(run))
+        run.go()
+        report = report_on(run)
+    view.table(report.rows())
+    for line in report.losses():
+        view.say(line)
+    view.say(report.count.line)
+    if as_json:
+        click.echo(json.dumps(report.as_dict()))
+    return 1 if report.count.lost else 0
+
+
+def _fail(problem: object, *, status: int) -> NoReturn:
+    click.echo(problem, err=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How a chaos run breaks its broker: a node of its own, one node of a cluster, or a command of the user's."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.testing.broker import START_SECONDS
+from celery_dlx_retry.testing.sandbox import wait_until
+
+if TYPE_CHECKING:
+    import random
+
+    from celery_dlx_retry.testing.broker import RabbitMQ
+    from celery_dlx_retry.testing.cluster import Cluster
+
+LONGEST_OUTAGE_SECONDS = 3.0
+COMMAND_SECONDS = 300
+
+
+class RestartFailed(DLXError):
+    """``command``, ``problem``."""
+
+    sentence = "The broker was not restarted by `{command}`: {problem}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """What was done, and when; ``is_crash`` if the broker had no time to write down what it knew."""
+
+    what: str
+    at: float
+    is_crash: bool
+
+
+class Break(Protocol):
+    """One way to do it."""
+
+    def __call__(self) -> Broken:
+        """Take the broker down and bring it up again."""
+        ...
+
+
+class BreakNode:
+    """``kill -9`` and a clean stop in turn, and some time without a broker."""
+
+    def __init__(self, broker: RabbitMQ, chance: random.Random) -> None:
+        self._broker, self._chance = broker, chance
+        self._count = 0
+
+    def __call__(self) -> Broken:
+        """See ``Break``."""
+        self._count += 1
+        broken = take_down(self._broker, "broker", kill=self._count % 2 == 1)
+        outage(self._chance)
+        self._broker.start()
+        return broken
+
+
+class BreakClusterNode:
+    """One node after the other, chosen by chance, and the next only when the cluster is whole: a majority lives."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self._cluster, self._chance = cluster, chance
+        self._count = 0
+
+    def __call__(self) -> Broken:
+        """See ``Break``."""
+        self._count += 1
+        node = self._chance.choice(self._cluster.nodes)
+        broken = take_down(node, node.name, kill=self._count % 3 != 0)
+        outage(self._chance)
+        node.start()
+        self._cluster.wait_until_whole()
+        return broken
+
+
+class BreakByCommand:
+    """Whatever the user says restarts his broker; it must answer again afterwards."""
+
+    def __init__(self, broker: RabbitMQ, command: str) -> None:
+        self._broker, self._command = broker, command
+
+    def __call__(self) -> Broken:
+        """See ``Break``."""
+        begin = time.time()
+        try:
+            done = subprocess.run(  # noqa: S603 - the user's own command
+                shlex.split(self._command), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            raise RestartFailed(command=self._command, problem=exc) from exc
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+            raise RestartFailed(command=self._command, problem=said[-1])
+        if not wait_until(self._broker.answers, within=START_SECONDS):
+            raise RestartFailed(command=self._command, problem=f"no answer within {START_SECONDS:.0f} s")
+        return Broken(what=self._command, at=begin, is_crash=True)  # who knows
+
+
+def take_down(broker: RabbitMQ, name: str, *, kill: bool) -> Broken:
+    """End it, one way or the other."""
+    begin = time.time()
+    if kill:
+        broker.kill()
+    else:
+        broker.stop()
+    return Broken(what=f"{'kill -9' if kill else 'clean stop'} of {name}", at=begin, is_crash=kill)
+
+
+def outage(chance: random.Random) -> None:
+    """Let some time pass."""
+    time.sleep(chance.uniform(0, LONGEST_OUTAGE_SECONDS))  # noqa: TID251 - the outage itself

@@ -1,0 +1,289 @@
+"""One chaos run: workers that are killed while they work, a broker that is restarted, and the wait for the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from amqp.exceptions import AMQPError, NotFound
+from kombu.connection import Connection
+from kombu.exceptions import KombuError
+
+from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.errors import DLXError, Missing
+from celery_dlx_retry.testing import chaos_project
+from celery_dlx_retry.testing.chaos_count import End, Records
+from celery_dlx_retry.testing.chaos_load import Job, Sender, jobs
+from celery_dlx_retry.testing.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.testing.chaos_breaks import Break, Broken
+    from celery_dlx_retry.testing.chaos_view import View
+
+TICK_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+LONGEST_GAP_SECONDS = 3.0  # between two breaks, at the mean
+QUIET_SECONDS = 3.0  # no lane of the mix but that of a crash is longer
+IDLE_WORKER_SECONDS = 15.0
+STOP_SECONDS = 30.0
+BROKER_ERRORS = (AMQPError, KombuError, OSError)
+
+
+class WorkersEnd(DLXError):
+    """``said``."""
+
+    sentence = "The workers end by themselves, last saying: {said}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is asked for."""
+
+    tasks: int
+    workers: int
+    concurrency: int
+    kills: int
+    restarts: int
+    queue_type: QueueType
+    seconds: float
+    seed: int
+
+
+class Run:
+    """``go`` until every task is done or dead, or the time is up; then ``dead`` and ``records`` tell what became."""
+
+    def __init__(self, plan: Plan, url: str, break_broker: Break | None, view: View, *, keep: Path | None) -> None:
+        self.plan, self.url = plan, url
+        self._break_broker, self._view = break_broker, view
+        self._chance = random.Random(plan.seed)  # noqa: S311 - chaos is no secret
+        self.prefix = f"chaos-{secrets.token_hex(4)}"
+        self.names = Names(prefix=self.prefix)
+        self.queue = chaos_project.queue_name(self.prefix)
+        self.load: list[Job] = list(jobs(plan.tasks, self._chance))
+        self._breaks = self._planned_breaks()
+        # Processes that go when we go, even if we are killed.
+        self._sandbox = Sandbox(self.prefix)
+        self._folder = keep or self._sandbox.path
+        self.records = Records(self._folder / "records.jsonl")
+        configuration = chaos_project.configuration(prefix=self.prefix, url=url, queue_type=plan.queue_type)
+        self.sender = Sender(self.load, configuration)
+        self._threads = ThreadPoolExecutor(1)
+        self._restart: Future[Broken] | None = None
+        self._dead_depth, self._looked_at = 0, 0.0
+        self._started_at: dict[str, float] = {}
+        self._lives: dict[str, float] = {}
+        self.kills = self.restarts = self.ended = self.in_flight = 0
+        self.crashes: list[float] = []
+        self.seconds = 0.0
+        self.is_in_time = False
+
+    def close(self) -> None:
+        """End every process; the broker may still be on its way up, and is waited for."""
+        self.sender.stop()
+        self._threads.shutdown(cancel_futures=True)
+        self._sandbox.close()
+        self.records.close()
+
+    def go(self) -> None:
+        """Start, break, wait, stop."""
+        begin = time.monotonic()
+        self.sender.allow(self.plan.tasks - self._held_back())
+        self.sender.start()
+        for number in range(1, self.plan.workers + 1):
+            self._start_worker(f"worker{number}")
+        with self._view.live():
+            self.is_in_time = self._until_settled(begin + self.plan.seconds)
+        self.sender.stop()
+        self._threads.shutdown()  # the broker is to be up for the count
+        self._stop_workers()
+        self.seconds = time.monotonic() - begin
+
+    def dead(self) -> list[End]:
+        """All that lies in the dead-letter queue or with the orphans."""
+        found: list[End] = []
+        with Connection(self.url) as connection:
+            connection.ensure_connection(max_retries=10)
+            for queue in (self.names.dead_letters(self.queue), self.names.orphans(self.plan.queue_type)):
+                try:
+                    letters = [letter.record for letter in browse(connection, queue)]
+                    found += [End(it.task_id, it.died_at_ms / 1000, str(it.reason)) for it in letters]
+                except Missing:  # noqa: PERF203 - no worker ever stood
+                    continue
+        return found
+
+    def _until_settled(self, deadline: float) -> bool:
+        next_break = time.monotonic() + self._gap()
+        quiet_since = time.monotonic()
+        while time.monotonic() < deadline:
+            time.sleep(TICK_SECONDS)  # noqa: TID251 - the pace of looking
+            if self.records.read():
+                quiet_since = time.monotonic()
+            self._look_after_workers()
+            self._look_after_threads()
+            if self._breaks and time.monotonic() >= next_break and self._break(self._breaks[-1]):
+                self._breaks.pop()
+                self.sender.allow(self._released())
+                next_break = time.monotonic() + self._gap()
+            self._view.progress(self._progress())
+            is_quiet = time.monotonic() - quiet_since > QUIET_SECONDS
+            if is_quiet and not self._breaks and self._restart is None and self._is_settled():
+                return True
+        return False
+
+    def _is_settled(self) -> bool:
+        if self.sender.sent < self.plan.tasks or len(self.records.done_ids) + self._dead_depth < self.plan.tasks:
+            return False
+        try:
+            ends = self.records.done_ids | {end.id for end in self.dead()}
+        except BROKER_ERRORS:
+            return False
+        return all(job.id in ends for job in self.load)
+
+    # --- breaking ---
+
+    def _planned_breaks(self) -> list[Literal["kill", "restart"]]:
+        restarts = self.plan.restarts if self._break_broker else 0
+        breaks: list[Literal["kill", "restart"]] = ["kill" for _ in range(self.plan.kills)]
+        breaks += ["restart" for _ in range(restarts)]
+        self._chance.shuffle(breaks)
+        return breaks
+
+    def _gap(self) -> float:
+        mean = min(LONGEST_GAP_SECONDS, 0.6 * self.plan.seconds / max(1, self.plan.kills + self.plan.restarts))
+        return self._chance.uniform(0, 2 * mean)
+
+    def _held_back(self) -> int:
+        """Half of the tasks are sent at once, the others between the breaks, so that every break meets work."""
+        return self.plan.tasks // 2 if self._breaks else 0
+
+    def _released(self) -> int:
+        """Let the next share of them go, after a break."""
+        total = self.plan.tasks // 2
+        planned = self.plan.kills + (self.plan.restarts if self._break_broker else 0)
+        left = len(self._breaks)
+        return total * (planned - left) // planned - total * (planned - left - 1) // planned
+
+    def _break(self, what: Literal["kill", "restart"]) -> bool:
+        """Do it, or say that it cannot be done yet."""
+        if what == "kill":
+            return self._kill_some_worker()
+        if self._restart is not None or self._break_broker is None:
+            return False
+        self.in_flight += self.plan.workers * self.plan.concurrency + 1  # the sender's
+        self._restart = self._threads.submit(self._break_broker)
+        self._note("restart begins")
+        return True
+
+    def _kill_some_worker(self) -> bool:
+        victims = [name for name in self._started_at if self._may_be_killed(name)]
+        if not victims:
+            return False
+        name = self._chance.choice(victims)
+        pid = self._sandbox.pid(name)
+        self._sandbox.kill(name)  # SIGKILL to the process group
+        self.kills += 1
+        self.in_flight += self.plan.concurrency
+        self._note(f"kill -9 of {name}", pid=pid)
+        self._start_worker(name)
+        return True
+
+    def _may_be_killed(self, name: str) -> bool:
+        """After a while of work; to kill those that do nothing is no feat."""
+        now, since = time.time(), self.records.working_since.get(self._sandbox.pid(name) or 0)
+        if since is None:
+            return now - self._started_at[name] > IDLE_WORKER_SECONDS
+        return now - since > self._lives[name]
+
+    def _look_after_threads(self) -> None:
+        if self.sender.problem is not None:
+            raise self.sender.problem
+        if self._restart is not None and self._restart.done():
+            broken, self._restart = self._restart.result(), None
+            self.restarts += 1
+            if broken.is_crash:
+                self.crashes.append(broken.at)
+            self._note(f"{broken.what}, and up again", since=broken.at)
+
+    # --- workers ---
+
+    def _start_worker(self, name: str) -> None:
+        log = self._folder / f"{name}.log"
+        command = (
+            *(sys.executable, "-m", "celery", "-A", chaos_project.__name__, "worker", "--loglevel", "INFO"),
+            *("--concurrency", str(self.plan.concurrency), "--hostname", f"{name}@{self.prefix}"),
+            *("--without-gossip", "--without-mingle", "--without-heartbeat", "--logfile", str(log)),
+        )
+        self._sandbox.spawn(name, command, self._environment())
+        self._started_at[name] = time.time()
+        self._lives[name] = self._gap()
+        self._note(f"{name} started", pid=self._sandbox.pid(name))
+
+    def _look_after_workers(self) -> None:
+        for name in self._started_at:
+            if self._sandbox.pid(name) is None:
+                self.ended += 1
+                said = self._sandbox.said(f"{name}.out")
+                self._note(f"{name} ended by itself: {said}")
+                self._view.say(f"{name} ended by itself, last saying: {said}")
+                if self.ended > self.plan.workers * 5 + self.plan.restarts:
+                    raise WorkersEnd(said=said)
+                self._sandbox.kill(name)  # what is left of its group
+                self._start_worker(name)
+
+    def _stop_workers(self) -> None:
+        self._view.say("stopping the workers")
+        for name in self._started_at:
+            self._sandbox.signal(name, signal.SIGTERM)
+        for name in self._started_at:
+            self._sandbox.terminate(name, within=STOP_SECONDS)
+        self.records.read()
+
+    def _environment(self) -> dict[str, str]:
+        paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+        return {
+            **os.environ,
+            chaos_project.PREFIX: self.prefix,
+            chaos_project.BROKER: self.url,
+            chaos_project.QUEUE_TYPE: self.plan.queue_type,
+            chaos_project.RECORDS: str(self._folder / "records.jsonl"),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONWARNINGS": "ignore",
+            "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
+        }
+
+    # --- looking ---
+
+    def _progress(self) -> str:
+        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self._dead_depth = self._depth(self.names.dead_letters(self.queue), default=self._dead_depth)
+        return (
+            f"sent {self.sender.sent} | runs {self.records.runs} | done {len(self.records.done_ids)} | "
+            f"dead {self._dead_depth} | kills {self.kills} | restarts {self.restarts}"
+        )
+
+    def _depth(self, queue: str, *, default: int) -> int:
+        """Messages ready in a queue; a passive declare asks and changes nothing."""
+        try:
+            with Connection(self.url, connect_timeout=2) as connection:
+                connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
+                with closing(connection.channel()) as channel:
+                    return int(channel.queue_declare(queue, passive=True).message_count)
+        except (NotFound, *BROKER_ERRORS):
+            return default
+
+    def _note(self, what: str, **facts: object) -> None:
+        with (self._folder / "events.jsonl").open("a") as file:
+            file.write(f"{json.dumps({'at': time.time(), 'what': what, **facts})}\n")

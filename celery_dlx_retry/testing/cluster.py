@@ -1,0 +1,138 @@
+"""Private RabbitMQ nodes joined into one cluster, each of which may be killed and started by itself."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.testing.broker import CommandFailed, RabbitMQ
+from celery_dlx_retry.testing.node import PORT_ATTEMPTS, PortTaken, PrivateNode, find_scripts
+from celery_dlx_retry.testing.sandbox import WayFailed, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZE = 3
+WHOLE_SECONDS = 90.0
+
+
+def start_cluster(root: Path | None = None, *, size: int = SIZE) -> Cluster:
+    """Start nodes of the installed RabbitMQ, or of the one in the root filesystem ``root``, and join them."""
+    scripts = find_scripts(root)
+    for attempts_left in reversed(range(PORT_ATTEMPTS)):
+        first = ClusterNode(scripts, root=root)
+        cluster = Cluster([first, *(ClusterNode(scripts, root=root, first=first) for _ in range(size - 1))])
+        try:
+            cluster.form()
+        except BaseException as exc:
+            cluster.close()
+            if not (isinstance(exc, PortTaken) and attempts_left):
+                raise
+        else:
+            return cluster
+    raise AssertionError
+
+
+class ClusterNode(PrivateNode):
+    """A node that shares cookie and epmd with the ``first``; that epmd outlives a kill of its node."""
+
+    def __init__(self, scripts: Path, *, root: Path | None = None, first: ClusterNode | None = None) -> None:
+        super().__init__(scripts, root=root)
+        self._first = first
+        if first is not None:
+            self._epmd_port = first._epmd_port  # noqa: SLF001 - one of us
+            cookie = self._sandbox.path / ".erlang.cookie"
+            cookie.chmod(0o600)
+            cookie.write_text((first._sandbox.path / cookie.name).read_text())  # noqa: SLF001
+            cookie.chmod(0o400)
+
+    @property
+    def name(self) -> str:
+        """As Erlang knows it."""
+        return self._name
+
+    def join(self) -> None:
+        """Become a member of the first node's cluster; what was in this node is gone."""
+        if self._first is not None:
+            self.ctl("stop_app")
+            self.ctl("join_cluster", self._first.name)
+            self.ctl("start_app")
+
+    def _start_epmd(self) -> None:
+        if self._first is None:
+            super()._start_epmd()
+
+    def _is_alive(self) -> bool:
+        return super()._is_alive() if self._first is None else bool(self.pid)
+
+
+class Cluster(RabbitMQ):
+    """``url`` names all nodes, for clients that fail over; ``nodes`` are to be killed and started one by one."""
+
+    origin = "cluster"
+    can_restart = True
+
+    def __init__(self, nodes: list[ClusterNode]) -> None:
+        super().__init__(";".join(node.url for node in nodes), management_url=nodes[0].management_url)
+        self.nodes = nodes
+
+    def form(self) -> None:
+        """Start all nodes and join them."""
+        first, *others = self.nodes
+        first.start()  # its epmd is everybody's
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            list(threads.map(ClusterNode.start, others))
+        for node in others:  # one after the other: two that join at once may refuse each other
+            node.join()
+        self.version = first.version
+        self.wait_until_whole()
+
+    def start(self) -> None:
+        """Start the nodes that are down."""
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            list(threads.map(ClusterNode.start, self.nodes))
+        self.wait_until_whole()
+
+    def stop(self) -> None:
+        """Shut all nodes down cleanly."""
+        for node in self.nodes:
+            node.stop()
+
+    def kill(self) -> None:
+        """Crash all nodes."""
+        for node in self.nodes:
+            node.kill()
+
+    def ctl(self, *args: str) -> str:
+        """Ask the first node that runs."""
+        return next(node for node in self.nodes if node.pid).ctl(*args)
+
+    def close(self) -> None:
+        """End all nodes, and remove their data."""
+        with ExitStack() as stack:
+            for node in self.nodes:  # the first, whose epmd it is, comes last
+                stack.callback(node.close)
+
+    def leader_of(self, queue: str) -> ClusterNode:
+        """The node on which a quorum queue's leader runs."""
+        rows = json.loads(self.ctl("list_queues", "--formatter", "json", "name", "leader"))
+        leader = next(row["leader"] for row in rows if row["name"] == queue)
+        return next(node for node in self.nodes if node.name == leader)
+
+    def wait_until_whole(self) -> None:
+        """Wait until every node is a running member, and every quorum queue has all its members back."""
+        if not wait_until(self.is_whole, within=WHOLE_SECONDS):
+            raise WayFailed(way="a cluster", problem=f"was not whole again within {WHOLE_SECONDS:.0f} s")
+
+    def is_whole(self) -> bool:
+        """Say whether nothing is missing."""
+        try:
+            status = json.loads(self.ctl("cluster_status", "--formatter", "json"))
+            rows = json.loads(self.ctl("list_queues", "--formatter", "json", "name", "type", "members", "online"))
+        except CommandFailed:  # while a node is on its way
+            return False
+        if len(status["running_nodes"]) < len(self.nodes):
+            return False
+        return all(len(row["online"]) >= len(row["members"]) for row in rows if row["type"] == "quorum")

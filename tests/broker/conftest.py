@@ -1,0 +1,140 @@
+"""Hands on the broker: put messages in, look, take them out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from amqp import Message as RawMessage
+from amqp.exceptions import NotFound
+from kombu.connection import Connection
+
+from celery_dlx_retry.broker import declare as declare_module
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.core.topology import Topology
+
+
+class Bench:
+    """One test's names, connections and queues."""
+
+    def __init__(self, *, url: str, prefix: str, stack: ExitStack) -> None:
+        self.url, self.prefix, self._stack = url, prefix, stack
+        self.names = Names(prefix=prefix)
+        self.connection = self.connect()
+
+    def connect(self, **options: Any) -> Connection:
+        connection = Connection(options.pop("url", self.url), **options)
+        # Not release(): it waits for an answer, and a test may have left the broker paused.
+        self._stack.callback(connection.collect)
+        return connection
+
+    def publisher(self, *, timeout_ms: int = 10_000, **options: Any) -> Publisher:
+        url = options.pop("url", self.url)
+        publisher = Publisher(lambda: Connection(url, **options), confirm_timeout_ms=timeout_ms)
+        self._stack.callback(publisher.close)
+        return publisher
+
+    def queue(self, name: str = "work", kind: QueueType = "classic", **arguments: Any) -> str:
+        """Declare a queue as any application would; ``x_max_length=1`` is x-max-length."""
+        dashed = {key.replace("_", "-"): value for key, value in arguments.items()}
+        full = f"{self.prefix}.{name}"
+        self.connection.default_channel.queue_declare(
+            full, durable=True, auto_delete=False, arguments={"x-queue-type": kind, **dashed}
+        )
+        return full
+
+    def work(self, kind: QueueType = "classic", name: str = "work") -> WorkQueue:
+        """A work queue with all that it needs around it."""
+        queue = WorkQueue(name=self.queue(name, kind), kind=kind)
+        self.stand(foundation(self.names, [kind]) | around(self.names, queue))
+        return queue
+
+    def stand(self, topology: Topology) -> None:
+        declare(self.connection, topology)
+
+    def put(self, queue: str, ids: Iterable[int], *, headers: Mapping[str, Any] | None = None) -> None:
+        """Put messages with these ids straight into a queue; returns when all are confirmed."""
+        unconfirmed: set[int] = set()
+
+        def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+            unconfirmed.difference_update([one for one in unconfirmed if one == tag or (multiple and one < tag)])
+
+        with self.connect() as connection:
+            channel = connection.channel()
+            channel.confirm_select()
+            channel.events["basic_ack"].add(on_ack)
+            for tag, number in enumerate(ids, 1):
+                message = RawMessage(f"{number}", application_headers={**(headers or {}), "id": f"{number}"})
+                unconfirmed.add(tag)
+                channel.basic_publish(message, exchange="", routing_key=queue, mandatory=True)
+            while unconfirmed:
+                connection.drain_events(timeout=10)
+
+    def depth(self, queue: str) -> int | None:
+        """Messages ready in a queue; None if it does not exist."""
+        with self.connect() as connection:
+            try:
+                return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+            except NotFound:
+                return None
+
+    def has_exchange(self, name: str) -> bool:
+        with self.connect() as connection:
+            try:
+                connection.default_channel.exchange_declare(name, "fanout", passive=True)
+            except NotFound:
+                return False
+            return True
+
+    def take(self, queue: str) -> list[Any]:
+        """All messages of a queue, as they came over the wire, and out of it."""
+        found = []
+        with self.connect() as connection:
+            channel = connection.default_channel
+            channel.auto_decode = False
+            while message := channel.basic_get(queue):
+                channel.basic_ack(message.delivery_tag)
+                found.append(message)
+        return found
+
+    def ids(self, queue: str) -> list[int]:
+        """The ids of all messages of a queue, which are taken out of it."""
+        return [int(message.headers["id"]) for message in self.take(queue)]
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch) -> None:
+    """Nothing here kills a broker with young quorum queues on it, so none waits for them to grow up."""
+    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def bench(broker, prefix) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(url=broker.url, prefix=prefix, stack=stack)
+
+
+@pytest.fixture
+def limited_url(bench, management) -> Iterator[str]:
+    """The URL of a user who may publish and consume everything and configure nothing."""
+    if management is None:
+        pytest.skip("users are made over the HTTP API")
+    user = f"{bench.prefix}-user"
+    management.call("PUT", f"/users/{user}", {"password": "secret", "tags": ""})
+    permissions = {"configure": "", "write": ".*", "read": ".*"}
+    management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
+    yield bench.url.replace("//guest:guest@", f"//{user}:secret@")
+    management.call("DELETE", f"/users/{user}")
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def kind(request) -> str:
+    return request.param

@@ -1,0 +1,272 @@
+"""Dead letters can be looked at without harm, and put back to work without loss."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support import eventually
+
+import celery_dlx_retry
+from celery_dlx_retry.broker.deadletters import browse, replay
+from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import Missing, Unroutable
+
+REPLAYING = """
+import os, signal, sys
+from kombu.connection import Connection
+from celery_dlx_retry.broker import publish
+from celery_dlx_retry.broker.deadletters import replay
+
+url, queue, when = sys.argv[1:]
+if when == "between":
+    class Killed(publish.ConfirmedProducer):
+        count = 0
+        def publish_message(self, *args, **kwargs):
+            super().publish_message(*args, **kwargs)
+            Killed.count += 1
+            if Killed.count == 30:
+                os.kill(os.getpid(), signal.SIGKILL)
+    publish.ConfirmedProducer = Killed
+publisher = publish.Publisher(lambda: Connection(url), confirm_timeout_ms=10_000)
+for letter in replay(Connection(url), queue, publisher=publisher, wanted=lambda letter: True):
+    print(letter.record.task_id, flush=True)
+"""
+
+
+def dead_record(number, *, queue):
+    return DeadRecord(
+        reason=Reason.EXHAUSTED,
+        task="shop.charge",
+        task_id=str(number),
+        queue=queue,
+        family=queue,
+        worker="w@host",
+        attempts=4,
+        died_at_ms=1_700_000_000_000,
+        error_type="ValueError",
+        error="no",
+        traceback="Traceback …",
+    )
+
+
+def bury(bench, work, ids):
+    """Dead letters of a work queue, made as a worker makes them."""
+    publisher = bench.publisher()
+    for number in ids:
+        failure = Failure(attempt=4, at_ms=1_000, error="ValueError: no", delay_ms=None, worker="w")
+        record = dead_record(number, queue=work.name)
+        headers = with_record(with_failure({"id": str(number), "task": "shop.charge", "retries": 3}, failure), record)
+        with publisher.producer() as producer:
+            producer.publish([[number], {}, {}], exchange=bench.names.dead(), routing_key=work.family, headers=headers)
+    queue = bench.names.dead_letters(work.family)
+    eventually(lambda: bench.depth(queue) == len(ids))
+    return queue
+
+
+def task_ids(letters):
+    return [int(letter.record.task_id) for letter in letters]
+
+
+def everyone(_):
+    return True
+
+
+def test_a_dead_letter_tells_how_it_died(bench, kind):
+    work = bench.work(kind)
+    queue = bury(bench, work, [1])
+
+    (letter,) = browse(bench.connection, queue)
+
+    assert (letter.record.reason, letter.record.queue, letter.record.attempts) == ("exhausted", work.name, 4)
+    assert (letter.record.error_type, letter.record.error) == ("ValueError", "no")
+    assert [failure.error for failure in letter.history] == ["ValueError: no"]
+    assert letter.replays == 0
+    assert letter.message.body == b"[[1], {}, {}]"
+
+
+def test_a_hundred_looks_leave_every_dead_letter_there(bench, kind):
+    queue = bury(bench, bench.work(kind), range(5))
+
+    for _ in range(100):
+        # A quorum queue confirms the return of a message before it counts it.
+        eventually(lambda: bench.depth(queue) == 5)
+        assert task_ids(browse(bench.connection, queue)) == [0, 1, 2, 3, 4]
+
+    eventually(lambda: bench.depth(queue) == 5)
+    assert bench.ids(queue) == [0, 1, 2, 3, 4]
+
+
+def test_thirty_looks_at_the_first_alone_leave_every_dead_letter_there(bench, kind):
+    queue = bury(bench, bench.work(kind), range(5))
+
+    for _ in range(30):
+        eventually(lambda: bench.depth(queue) == 5)
+        with closing(browse(bench.connection, queue)) as letters:
+            next(letters)
+
+    eventually(lambda: bench.depth(queue) == 5)
+    assert sorted(bench.ids(queue)) == [0, 1, 2, 3, 4]
+
+
+def test_thirty_looks_do_not_use_up_the_limit_of_a_queue_that_is_not_ours(bench):
+    queue = bench.queue("work.dead", "quorum")  # RabbitMQ 4 drops at the 21st return that it counts
+    bench.put(queue, range(5))
+
+    for _ in range(30):
+        eventually(lambda: bench.depth(queue) == 5)
+        assert task_ids(browse(bench.connection, queue)) == [0, 1, 2, 3, 4]
+
+    eventually(lambda: bench.depth(queue) == 5)
+
+
+def test_a_look_that_ends_with_a_lost_connection_leaves_every_dead_letter_there(bench, kind):
+    queue = bury(bench, bench.work(kind), range(5))
+
+    for _ in range(30):
+        connection = bench.connect()
+        letters = browse(connection, queue)
+        next(letters)
+        connection.collect()
+        eventually(lambda: bench.depth(queue) == 5)
+
+    assert sorted(bench.ids(queue)) == [0, 1, 2, 3, 4]
+
+
+def test_two_who_look_at_once_do_no_harm(bench, kind):
+    queue = bury(bench, bench.work(kind), range(6))
+
+    with closing(browse(bench.connection, queue)) as ours:
+        seen = task_ids([next(ours), next(ours)])
+        theirs = task_ids(browse(bench.connect(), queue))
+
+    assert seen == [0, 1]
+    assert theirs == [2, 3, 4, 5]
+    eventually(lambda: bench.depth(queue) == 6)
+    assert sorted(bench.ids(queue)) == list(range(6))
+
+
+def test_an_absent_dead_letter_queue_is_missing(bench):
+    with pytest.raises(Missing) as caught:
+        list(browse(bench.connection, f"{bench.prefix}.no.dead"))
+
+    assert caught.value.name == f"{bench.prefix}.no.dead"
+
+
+def test_what_somebody_put_there_by_hand_is_shown_too(bench):
+    queue = bench.queue("work.dead")
+    bench.put(queue, [1], headers={"task": "shop.charge"})
+
+    (letter,) = browse(bench.connection, queue)
+
+    assert (letter.record.reason, letter.record.task, letter.record.task_id) == ("invalid", "shop.charge", "1")
+    assert letter.record.queue == ""
+
+
+def test_a_thousand_dead_letters_are_browsed_within_seconds(bench, kind):
+    queue = bench.queue("work.dead", kind)
+    bench.put(queue, range(1000))
+    started = time.monotonic()
+
+    letters = list(browse(bench.connection, queue))
+
+    assert time.monotonic() - started < 15
+    assert task_ids(letters) == list(range(1000))
+    eventually(lambda: bench.depth(queue) == 1000)
+
+
+def test_a_replayed_letter_is_as_new_but_remembers(bench, kind):
+    work = bench.work(kind)
+    queue = bury(bench, work, [1])
+
+    (letter,) = replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)
+
+    (message,) = bench.take(work.name)
+    assert letter.record.task_id == "1"
+    assert message.body == b"[[1], {}, {}]"
+    assert (message.headers["id"], message.headers["retries"], message.headers["dlx-replays"]) == ("1", 0, 1)
+    assert "ValueError: no" in message.headers["dlx-history"]
+    assert not [key for key in message.headers if key.startswith("dlx-dead-")]
+    assert bench.depth(queue) == 0
+
+
+def test_only_the_wanted_are_replayed(bench, kind):
+    work = bench.work(kind)
+    queue = bury(bench, work, range(6))
+
+    moved = replay(
+        bench.connection, queue, publisher=bench.publisher(), wanted=lambda letter: int(letter.record.task_id) % 2
+    )
+
+    assert task_ids(moved) == [1, 3, 5]
+    assert bench.ids(work.name) == [1, 3, 5]
+    eventually(lambda: bench.depth(queue) == 3)
+    assert bench.ids(queue) == [0, 2, 4]
+
+
+def test_who_stops_a_replay_leaves_the_rest_where_it_is(bench, kind):
+    work = bench.work(kind)
+    queue = bury(bench, work, range(6))
+
+    with closing(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)) as moving:
+        moved = task_ids([next(moving), next(moving)])
+
+    assert moved == [0, 1]
+    assert bench.ids(work.name) == [0, 1]
+    eventually(lambda: bench.depth(queue) == 4)
+    assert bench.ids(queue) == [2, 3, 4, 5]
+
+
+def test_a_letter_whose_work_queue_is_gone_stays(bench, kind):
+    work = bench.work(kind)
+    queue = bury(bench, work, range(2))
+    bench.connection.default_channel.queue_delete(work.name)
+
+    with pytest.raises(Unroutable) as caught:
+        list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+
+    assert caught.value.routing_key == work.name
+    eventually(lambda: bench.depth(queue) == 2)
+    assert bench.ids(queue) == [0, 1]
+
+
+def test_what_dies_again_while_a_replay_runs_waits_for_the_next_one(bench):
+    queue = bench.queue("work.dead")
+    bench.put(queue, range(3), headers=with_record({}, dead_record(0, queue=queue)))  # it dies as soon as it is there
+
+    moved = list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+
+    assert len(moved) == 3
+    assert bench.depth(queue) == 3
+
+
+@pytest.mark.parametrize("when", ["between", "midway"])
+def test_a_replay_that_is_killed_loses_nothing_and_doubles_one_at_most(bench, kind, when):
+    work = bench.work(kind)
+    queue = bury(bench, work, range(200))
+    process = subprocess.Popen(
+        [sys.executable, "-c", REPLAYING, bench.url, queue, when],
+        cwd=Path(celery_dlx_retry.__file__).parents[1],
+        stdout=subprocess.PIPE,
+    )
+
+    with process:
+        for _, _ in zip(range(29), process.stdout, strict=False):
+            pass
+        if when == "midway":
+            process.kill()
+        code = process.wait(20)
+    eventually(lambda: bench.depth(queue) + bench.depth(work.name) >= 200)
+
+    there = Counter(bench.ids(queue) + bench.ids(work.name))
+    assert code == -signal.SIGKILL
+    assert set(there) == set(range(200))
+    doubled = sum(there.values()) - 200
+    assert doubled == 1 if when == "between" else doubled <= 1

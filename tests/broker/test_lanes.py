@@ -1,0 +1,109 @@
+"""A message waits in a lane as long as it should and comes back to its work queue."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from support import eventually
+
+from celery_dlx_retry.core.topology import lane
+
+
+def test_a_short_delay_overtakes_a_long_one(bench):
+    delays_ms = (5_000, 1_000, 100)
+    works = {kind: bench.work(kind, name=kind) for kind in ("classic", "quorum")}
+    for kind in works:
+        for delay_ms in delays_ms:
+            bench.stand(lane(bench.names, kind, delay_ms))
+
+    with bench.publisher().producer() as producer:
+        for delay_ms in delays_ms:
+            for kind, work in works.items():
+                headers = {"delay": delay_ms, "at": time.monotonic()}
+                exchange = bench.names.lane(kind, delay_ms)
+                producer.publish("", exchange=exchange, routing_key=work.name, headers=headers)
+    arrivals = arrive([work.name for work in works.values()], bench.connection, count=6)
+
+    for work in works.values():
+        came = [(headers["delay"], at - headers["at"]) for queue, headers, at in arrivals if queue == work.name]
+        assert [delay_ms for delay_ms, _ in came] == [100, 1_000, 5_000]
+        assert all(seconds >= delay_ms / 1000 for delay_ms, seconds in came)
+        assert all(seconds < delay_ms / 1000 + 3 for delay_ms, seconds in came)
+
+
+def test_a_lane_returns_messages_in_the_order_of_their_coming(bench, kind):
+    works = [bench.work(kind, name=name) for name in ("one", "two")]
+    bench.stand(lane(bench.names, kind, 200))
+
+    with bench.publisher().producer() as producer:
+        for number in range(20):
+            producer.publish(
+                "", exchange=bench.names.lane(kind, 200), routing_key=works[number % 2].name, headers={"id": number}
+            )
+    eventually(lambda: [bench.depth(work.name) for work in works] == [10, 10])
+
+    assert bench.ids(works[0].name) == list(range(0, 20, 2))
+    assert bench.ids(works[1].name) == list(range(1, 20, 2))
+
+
+def test_when_the_work_queue_is_gone_its_retries_are_parked(bench, kind):
+    gone, other = bench.work(kind, name="gone"), bench.work(kind, name="other")
+    bench.stand(lane(bench.names, kind, 700))
+    exchange = bench.names.lane(kind, 700)
+
+    with bench.publisher().producer() as producer:
+        for number in range(20):
+            work = gone if number < 10 else other
+            producer.publish("", exchange=exchange, routing_key=work.name, headers={"id": number})
+    bench.connection.default_channel.queue_delete(gone.name)
+    eventually(lambda: bench.depth(other.name) == 10)
+    orphans = eventually(lambda: bench.depth(bench.names.orphans(kind)) == 10 and bench.names.orphans(kind))
+
+    parked = bench.take(orphans)
+    assert [int(message.headers["id"]) for message in parked] == list(range(10))
+    assert {message.delivery_info["routing_key"] for message in parked} == {gone.name}
+    assert bench.depth(bench.names.lane(kind, 700)) == 0
+    assert bench.depth(gone.name) is None
+
+
+def test_all_but_the_way_survives_the_wait(bench, kind):
+    work = bench.work(kind)
+    bench.stand(lane(bench.names, kind, 100))
+
+    with bench.publisher().producer() as producer:
+        producer.publish(
+            {"n": 1},
+            exchange=bench.names.lane(kind, 100),
+            routing_key=work.name,
+            headers={"nested": {"a": [1, {"b": 2}]}},
+            priority=4,
+            correlation_id="c",
+            reply_to="r",
+        )
+    eventually(lambda: bench.depth(work.name))
+    (message,) = bench.take(work.name)
+
+    assert json.loads(message.body) == {"n": 1}
+    assert message.headers["nested"] == {"a": [1, {"b": 2}]}
+    assert {key: message.properties[key] for key in ("priority", "correlation_id", "reply_to", "delivery_mode")} == {
+        "priority": 4,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "delivery_mode": 2,
+    }
+
+
+def arrive(queues, connection, *, count):
+    """Consume: the queue, the headers and the time of each message, in the order of their coming."""
+    arrivals = []
+    with connection.channel() as channel:
+        for name in queues:
+            channel.basic_consume(
+                name,
+                no_ack=True,
+                callback=lambda message, name=name: arrivals.append((name, message.headers, time.monotonic())),
+            )
+        while len(arrivals) < count:
+            connection.drain_events(timeout=20)
+    return arrivals
