@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import signal
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,18 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.errors import NoBroker
-from celery_dlx_retry.testing import NotOurs, provide
-from celery_dlx_retry.testing.node import PortTaken, PrivateNode, start_private_node
-from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free, listens
+from celery_dlx_retry.testing import NoRedis, NotOurs, provide, provide_redis
+from celery_dlx_retry.testing.node import PortTaken, PrivateNode, find_scripts, start_private_node
+from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free
 
+# A process that provides itself with a node, says where that is, and ends no sooner than this one.
 OWNER = """
-import signal
+import json, sys
 from celery_dlx_retry.testing.node import start_private_node
 with start_private_node() as node:
-    print(node._amqp_port, node._epmd_port, node._sandbox.path, flush=True)
-    signal.pause()
+    told = {"url": node.url, "ports": list(node._ports), "path": str(node._sandbox.path)}
+    print(json.dumps(told), flush=True)
+    sys.stdin.read()
 """
 BROKEN_SERVER = """#!/bin/sh
 echo BOOT FAILED
@@ -29,23 +32,44 @@ exit 1
 """
 
 
+@pytest.fixture(scope="module")
+def scripts():
+    try:
+        return find_scripts()
+    except WayFailed as failure:
+        pytest.skip(str(failure))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def owner():
+    """Starts first, so that its node comes up beside the session's."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.kill()
+
+
 @pytest.fixture
-def nobody_has_one(monkeypatch, tmp_path):
-    """No URL, no Docker engine, a rabbitmq-server that does not start, and no apt-get."""
-    for name in ("DLX_TEST_BROKER_URL", "DLX_TEST_RABBITMQ_ROOT"):
+def ours(broker):
+    if not broker.can_restart:
+        pytest.skip("the session's broker was given")
+    return broker
+
+
+@pytest.fixture
+def nothing_asked_for(monkeypatch):
+    for name in ("DLX_TEST_BROKER_URL", "DLX_TEST_RABBITMQ_ROOT", "DLX_TEST_REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def bare_machine(nothing_asked_for, monkeypatch, tmp_path):  # noqa: ARG001 - a fixture cannot use usefixtures
+    """No Docker engine, a rabbitmq-server that does not start, no redis-server and no apt-get."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
     monkeypatch.setenv("PATH", str(tmp_path))
     server = tmp_path / "rabbitmq-server"
     server.write_text(BROKEN_SERVER)
     server.chmod(0o755)
-
-
-@pytest.fixture
-def node(broker):
-    if not isinstance(broker, PrivateNode):
-        pytest.skip("the session's broker is no private node")
-    return broker
 
 
 def test_a_given_url_that_does_not_answer_is_one_sentence_and_no_other_way_is_tried(monkeypatch):
@@ -67,7 +91,60 @@ def test_a_given_url_of_something_else_than_amqp_is_refused(monkeypatch):
         provide()
 
 
-def test_a_given_broker_is_used_and_never_handled(monkeypatch, broker):
+@pytest.mark.usefixtures("nothing_asked_for")
+def test_a_given_root_without_rabbitmq_is_one_sentence_and_no_other_way_is_tried(monkeypatch, tmp_path):
+    monkeypatch.setenv("DLX_TEST_RABBITMQ_ROOT", str(tmp_path))
+    said = []
+
+    with pytest.raises(NoBroker, match=f"DLX_TEST_RABBITMQ_ROOT={tmp_path}"):
+        provide(say=said.append)
+
+    assert said == []
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_every_way_that_fails_says_so_in_one_line_and_the_end_is_one_sentence_with_the_ways_out():
+    said = []
+
+    with pytest.raises(NoBroker) as failure:
+        provide(say=said.append)
+
+    docker, local, apt = said
+    assert docker == "No RabbitMQ by Docker: no engine answers"
+    assert local.startswith("No RabbitMQ by a local rabbitmq-server: ")
+    assert "BOOT FAILED" in local
+    assert apt.startswith("No RabbitMQ by apt-get: ")
+    assert not any("\n" in line for line in [*said, str(failure.value)])
+    for way_out in ("DLX_TEST_BROKER_URL=", "Docker", "install rabbitmq-server"):
+        assert way_out in str(failure.value)
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_a_node_that_does_not_start_leaves_nothing_behind(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+
+    with pytest.raises(WayFailed):
+        start_private_node()
+
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_without_redis_there_is_one_sentence_with_the_ways_out():
+    with pytest.raises(NoRedis, match=r"DLX_TEST_REDIS_URL=.* install redis-server"), provide_redis():
+        pass
+
+
+def test_a_node_that_lost_the_race_for_a_port_says_that_it_was_the_port(scripts):
+    with PrivateNode(scripts) as late:
+        rival = socket.create_server(("127.0.0.1", late._epmd_port))
+
+        with rival, pytest.raises(PortTaken):
+            late.start()
+
+
+def test_a_given_broker_is_used_and_never_handled(broker, monkeypatch):
     monkeypatch.setenv("DLX_TEST_BROKER_URL", broker.url)
 
     with provide() as given:
@@ -79,109 +156,56 @@ def test_a_given_broker_is_used_and_never_handled(monkeypatch, broker):
     assert broker.answers()
 
 
-def test_a_given_root_without_rabbitmq_is_an_error_and_no_other_way_is_tried(monkeypatch, tmp_path):
-    monkeypatch.delenv("DLX_TEST_BROKER_URL", raising=False)
-    monkeypatch.setenv("DLX_TEST_RABBITMQ_ROOT", str(tmp_path))
-    said = []
+def test_durable_messages_survive_a_clean_restart_and_then_a_crash_at_the_same_url(ours, prefix):
+    put(ours.url, prefix)
 
-    with pytest.raises(NoBroker, match=f"DLX_TEST_RABBITMQ_ROOT={tmp_path}"):
-        provide(say=said.append)
+    ours.restart()
+    survived_restart = get(ours.url, prefix)
 
-    assert said == []
+    # The queue is on disk by now. One declared only a moment before the crash may be lost, its messages with it.
+    put(ours.url, prefix)
+    ours.kill()
+    answered_while_down = ours.answers(within=1)
+    ours.start()
+    survived_crash = get(ours.url, prefix)
 
-
-@pytest.mark.usefixtures("nobody_has_one")
-def test_every_way_that_fails_says_so_in_one_line_and_the_end_is_one_sentence_with_the_ways_out():
-    said = []
-
-    with pytest.raises(NoBroker) as failure:
-        provide(say=said.append)
-
-    docker, local, apt = said
-    assert docker == "No RabbitMQ by Docker: no engine answers"
-    assert local.startswith("No RabbitMQ by a local rabbitmq-server: the node ended")
-    assert "BOOT FAILED" in local
-    assert apt.startswith("No RabbitMQ by apt-get: ")
-    assert not any("\n" in line for line in [*said, str(failure.value)])
-    for way_out in ("DLX_TEST_BROKER_URL=", "Docker", "install rabbitmq-server"):
-        assert way_out in str(failure.value)
+    assert (survived_restart, answered_while_down, survived_crash) == (b"still here", False, b"still here")
 
 
-@pytest.mark.usefixtures("nobody_has_one")
-def test_a_node_that_does_not_start_leaves_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = set(tmp_path.iterdir())
+@pytest.mark.usefixtures("prefix")  # resumes it if this fails
+def test_a_paused_node_answers_nobody_until_it_is_resumed(ours):
+    ours.pause()
 
-    with pytest.raises(WayFailed):
-        start_private_node()
-
-    assert set(tmp_path.iterdir()) == before
+    assert not ours.answers(within=0.5)
+    ours.resume()
+    assert ours.answers()
 
 
-def test_a_node_whose_port_was_taken_says_that_it_was_the_port(node):
-    rival = PrivateNode(node._scripts, root=node._root)
-    rival._ports = node._ports
-    rival._epmd_port = node._epmd_port
+def test_ctl_speaks_to_this_node(ours, prefix):
+    put(ours.url, prefix)
 
-    with rival, pytest.raises(PortTaken):
-        rival.start()
+    assert prefix in ours.ctl("list_queues", "name").splitlines()
 
 
-def test_a_clean_restart_keeps_url_and_durable_messages(node, prefix):
-    url = node.url
-    put(node, prefix)
+@pytest.mark.usefixtures("scripts")
+def test_nodes_run_side_by_side_and_none_outlives_its_owner_killed_with_9(broker, owner, prefix):
+    other = json.loads(owner.stdout.readline())
+    put(other["url"], prefix)
+    assert get(other["url"], prefix) == b"still here"
 
-    node.restart()
+    owner.kill()
 
-    assert node.url == url
-    assert get(node, prefix) == "still here"
-
-
-def test_a_killed_node_stays_down_and_comes_back_with_its_durable_messages(node, prefix):
-    put(node, prefix)
-
-    node.kill()
-
-    assert not node.answers(within=1)
-    node.start()
-    assert get(node, prefix) == "still here"
+    eventually(lambda: all(map(is_free, other["ports"])))
+    eventually(lambda: not Path(other["path"]).exists())
+    assert broker.answers()
 
 
-def test_a_paused_node_keeps_its_connections_and_answers_nobody(node):
-    node.pause()
-
-    assert not node.answers(within=0.5)
-    node.resume()
-    assert node.answers()
-
-
-def test_ctl_speaks_to_this_node(node, prefix):
-    put(node, prefix)
-
-    assert prefix in node.ctl("list_queues", "name").splitlines()
-
-
-def test_a_node_does_not_outlive_a_killed_owner(node):
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
-    with owner:
-        amqp_port, epmd_port, path = owner.stdout.readline().split()
-        # Two nodes side by side.
-        assert listens(int(amqp_port))
-        assert node.answers()
-
-        owner.send_signal(signal.SIGKILL)
-
-    eventually(lambda: is_free(int(amqp_port)) and is_free(int(epmd_port)))
-    eventually(lambda: not Path(path).exists())
-    assert node.answers()
-
-
-def put(broker, queue):
-    with Connection(broker.url, transport_options={"confirm_publish": True}) as connection:
+def put(url, queue):
+    with Connection(url, transport_options={"confirm_publish": True}) as connection:
         connection.channel().queue_declare(queue, durable=True, auto_delete=False)
-        connection.Producer().publish("still here", routing_key=queue, delivery_mode="persistent")
+        connection.Producer().publish(b"still here", routing_key=queue, delivery_mode="persistent")
 
 
-def get(broker, queue):
-    with Connection(broker.url) as connection:
-        return connection.channel().basic_get(queue, no_ack=True).payload
+def get(url, queue):
+    with Connection(url) as connection:
+        return connection.channel().basic_get(queue, no_ack=True).body

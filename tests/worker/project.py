@@ -60,10 +60,7 @@ def heal(self, failures, countdown=0.2, result="healed", **options):
 @app.task(bind=True, base=DLXRetryTask, max_retries=2, default_retry_delay=0.1)
 def exhaust(self):
     record(self)
-    try:
-        raise ValueError("always")
-    except ValueError as exc:
-        raise self.retry(exc=exc) from exc
+    raise self.retry(exc=ValueError("always"))
 
 
 @app.task(bind=True, base=DLXRetryTask)
@@ -87,7 +84,7 @@ def give_up(self):
 
 
 @app.task(bind=True, base=DLXRetryTask)
-def reject(self, requeue=False):
+def reject(self, requeue=False):  # noqa: FBT002 - a task's argument
     record(self)
     raise Reject("not mine", requeue=requeue and not self.request.delivery_info["redelivered"])
 

@@ -5,6 +5,7 @@ A worker takes seconds to start, a claim about one task takes a tenth of that.
 
 from __future__ import annotations
 
+import json
 import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,12 @@ class Stage(Project):
         if self._sender is None:
             self._sender = super().app
         return self._sender
+
+    def records(self, **wanted: Any) -> list[dict[str, Any]]:
+        # A reader may see the first half of a line that is being written.
+        whole = self.records_file.read_text().rpartition("\n")[0]
+        rows = [json.loads(line) for line in whole.splitlines()]
+        return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
     def close(self) -> None:
         for worker in self._running:

@@ -1,0 +1,274 @@
+"""Every example runs, every link leads somewhere, and what the pages say of names, settings and commands is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import click
+import pytest
+from celery.bin.worker import worker
+from kombu.connection import Connection
+
+import celery_dlx_retry
+from celery_dlx_retry import cli
+from celery_dlx_retry.core import headers
+from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [README, *DOCS, ROOT / "CHANGELOG.md"]
+SETTINGS = {f"dlx_{field.name.removesuffix('_ms')}": field for field in fields(Settings)}
+
+APP = """\
+from celery import Celery
+
+app = Celery("shop", broker="amqp://guest:guest@127.0.0.1//")
+
+@app.task(bind=True, max_retries=5)
+def charge(self, order_id):
+    try:
+        bank.charge(order_id)
+    except ConnectionError as exc:
+        raise self.retry(exc=exc, countdown=60)"""
+USE_OF_THE_APP = """\
+import shop
+from celery_dlx_retry import DLXRetryTask
+
+shop.bank = type("Bank", (), {"charge": staticmethod(print)})
+shop.charge("order-1")
+print(isinstance(shop.app.tasks["shop.charge"], DLXRetryTask))
+"""
+BLOCK = re.compile(r"(<!-- continued -->\n)?```(\w+)\n(.*?)```\n", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def blocks(page, language):
+    """(line, is_continued, text) of each fenced block of a language."""
+    text = page.read_text()
+    return [
+        (text.count("\n", 0, found.start()) + 1, bool(found[1]), found[3])
+        for found in BLOCK.finditer(text)
+        if found[2] == language
+    ]
+
+
+def chains(page):
+    """Python blocks of a page, each with those that it continues: marked ``<!-- continued -->``."""
+    chain = ""
+    for line, is_continued, code in blocks(page, "python"):
+        chain = chain + code if is_continued else code
+        yield pytest.param(chain, id=f"{page.relative_to(ROOT)}:{line}")
+
+
+def only(page, language):
+    ((_, _, text),) = blocks(page, language)
+    return text
+
+
+@pytest.mark.parametrize("code", [case for page in PAGES for case in chains(page)])
+def test_every_python_example_runs(code, tmp_path):
+    python(code, folder=tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    for link in LINK.findall(page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_readme():
+    linked = set(LINK.findall(README.read_text()))
+
+    assert {f"docs/{page.name}" for page in DOCS} <= linked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_names_a_place_of_one_machine(page):
+    assert not re.search(r"(?<![\w.])/(work|tmp|home|root|Users)/", page.read_text())
+
+
+def test_the_diff_adopts_a_celery_app_in_at_most_15_lines(tmp_path):
+    diff = only(README, "diff").splitlines()
+    before = "\n".join(line[1:] for line in diff if not line.startswith("+"))
+    after = "\n".join(line[1:] for line in diff if not line.startswith("-"))
+
+    assert len(diff) <= 15
+    assert before == APP
+    (tmp_path / "shop.py").write_text(after)
+    assert python(USE_OF_THE_APP, folder=tmp_path) == "order-1\nTrue\n"
+
+
+def test_the_dead_letters_in_the_readme_are_what_the_command_prints(broker, prefix):
+    promised = only(README, "console").split("\n", 1)
+    with Connection(broker.url) as connection:
+        connection.channel().queue_declare(f"{prefix}.dead", durable=True, auto_delete=False)
+        for letter in DEAD_LETTERS:
+            connection.Producer().publish("", routing_key=f"{prefix}.dead", headers=letter)
+
+    printed = celery("-b", broker.url, "dlx", "dead", "list", "-q", prefix)
+
+    assert promised[0] == "$ celery -A example_project.shop dlx dead list"
+    assert printed == promised[1]
+
+
+def test_every_dlx_command_on_the_pages_exists_with_its_options():
+    lines = [line for page in PAGES for kind in ("sh", "console") for _, _, text in blocks(page, kind)
+             for line in text.splitlines()]  # fmt: skip
+    commands = [line.partition("#")[0].split(" dlx ")[1].split() for line in lines if " dlx " in line]
+
+    assert ["dead", "list"] in commands
+    for words in commands:
+        parse(cli.dlx, words)
+
+
+def test_every_worker_flag_is_in_the_readme_and_every_one_there_exists():
+    flags = {flag for parameter in worker.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    described = set(re.findall(r"--dlx-[a-z-]+", README.read_text()))
+
+    assert described == {flag for flag in flags if flag.startswith("--dlx-")}
+    help_text = celery("worker", "--help")
+    assert [flag for flag in described if flag not in help_text] == []
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_has_a_heading_with_values_and_its_default(setting):
+    sections = re.split(r"^## ", (ROOT / "docs/settings.md").read_text(), flags=re.MULTILINE)
+    (section,) = [text for text in sections if text.startswith(f"{setting}\n")]
+
+    assert "\nValues: " in section
+    (default,) = re.findall(r"^Default: `(.+)`\.$", section, re.MULTILINE)
+    assert value_of(setting, default) == SETTINGS[setting].default
+
+
+def test_no_setting_is_described_that_does_not_exist():
+    text = (ROOT / "docs/settings.md").read_text()
+
+    assert set(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == set(SETTINGS)
+
+
+def test_the_readme_has_every_setting_with_its_default():
+    rows = re.findall(r"^\| \[`(dlx_\w+)`\]\(\S+\) \| `(.+?)` \|", README.read_text(), re.MULTILINE)
+
+    assert {setting for setting, _ in rows} == set(SETTINGS)
+    for setting, default in rows:
+        assert value_of(setting, default) == SETTINGS[setting].default
+
+
+def test_every_header_and_reason_is_on_its_page():
+    text = (ROOT / "docs/headers-and-names.md").read_text()
+    described = set(re.findall(r"`(dlx-[a-z-]+)`", text))
+    record = {f"dlx-dead-{field.name.replace('_', '-')}" for field in fields(DeadRecord)}
+    others = {
+        value for name, value in vars(headers).items() if name.isupper() and name[0] != "_" and isinstance(value, str)
+    }
+
+    assert described == record | others
+    assert set(re.findall(r"^\| `([a-z-]+)` \| [^|]+ \|$", text.partition("## Reasons")[2], re.MULTILINE)) == {
+        str(reason) for reason in Reason
+    }
+
+
+def test_every_public_name_is_on_some_page():
+    text = "\n".join(page.read_text() for page in PAGES)
+
+    missing = [name for name in celery_dlx_retry.__all__ if not re.search(rf"\b{name}\b", text)]
+
+    assert set(missing) <= {"DLXError", "Policy", "install"}  # for subclasses, annotations and the curious
+
+
+def dead_letter(*, waits_ms, died_at, **facts):
+    died_at_ms = int(datetime.fromisoformat(died_at).replace(tzinfo=timezone.utc).timestamp() * 1000)
+    found = {}
+    for attempt, delay_ms in enumerate([*waits_ms, None], start=1):
+        failure = Failure(attempt=attempt, at_ms=died_at_ms, error="", delay_ms=delay_ms, worker="worker1@app3")
+        found = with_failure(found, failure)
+    record = DeadRecord(
+        **facts,
+        queue="shop",
+        family="shop",
+        worker="worker1@app3",
+        attempts=len(waits_ms) + 1,
+        died_at_ms=died_at_ms,
+    )
+    return with_record(found, record)
+
+
+DEAD_LETTERS = [
+    dead_letter(
+        reason=Reason.FAILED,
+        task="example_project.shop.invoice",
+        task_id="6f44607b-fec2-4443-ba01-a6af7d4259e6",
+        died_at="2026-11-16T12:17:34",
+        waits_ms=[],
+        error_type="KeyError",
+        error="'vat_id of order-2'",
+    ),
+    dead_letter(
+        reason=Reason.REQUESTED,
+        task="example_project.shop.refund",
+        task_id="39899be2-d451-41b0-a028-2fdeb11d17d1",
+        died_at="2026-11-16T12:17:34",
+        waits_ms=[],
+        error_type="DeadLetter",
+        error="order-3 was paid in Drachma",
+    ),
+    dead_letter(
+        reason=Reason.EXHAUSTED,
+        task="example_project.shop.ship",
+        task_id="7cd82915-9890-4b6f-8ecd-87914c52677f",
+        died_at="2026-11-16T12:17:37",
+        waits_ms=[1000, 2000],
+        error_type="ConnectionError",
+        error="the carrier says 410 Gone to order-1",
+    ),
+]
+
+
+def anchors(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def value_of(setting, written):
+    value = eval(written, {"timedelta": timedelta})  # noqa: S307 - our own pages
+    if not SETTINGS[setting].name.endswith("_ms"):
+        return value
+    return round((value.total_seconds() if isinstance(value, timedelta) else value) * 1000)
+
+
+def parse(command, words):
+    """As click does, up to the point where something would happen."""
+    while isinstance(command, click.Group):
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(command.name, list(words), resilient_parsing=False)
+
+
+def python(code, *, folder):
+    """A process of its own for each: Celery apps of one process share their tasks' names."""
+    return run(sys.executable, "-W", "error", "-c", code, folder=folder)
+
+
+def celery(*arguments, folder=None):
+    return run(sys.executable, "-m", "celery", *arguments, folder=folder)
+
+
+def run(*command, folder):
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
