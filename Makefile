@@ -7,7 +7,7 @@ BIN := .venv/bin
 test: lint
 	@$(BIN)/python -m pytest
 
-demo: .venv/ready
+demo: .venv/demo
 	@$(BIN)/python -m example_project.demo
 
 lint: .venv/ready
@@ -23,12 +23,16 @@ clean:
 	@rm -rf .venv .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 # Debian has venv in a package of its own; only root can do something about it.
-.venv/ready: pyproject.toml
+.venv/demo: pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	       && echo "apt-get: installing python3-venv" >&2 \
 	       && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv >/dev/null; } \
 	  || { echo "$(PYTHON) cannot make virtual environments: install python3-venv, or choose another with PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+.venv/ready: .venv/demo
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@

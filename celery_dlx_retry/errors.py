@@ -178,7 +178,7 @@ class Unreachable(PublishError):
 class CrashLoop(DLXError):
     """``crashes``."""
 
-    sentence = "The worker died {crashes} times while it ran this task."
+    sentence = "The worker died at least {crashes} times while it ran this task."
 
 
 class DeadLetter(DLXError):

@@ -82,7 +82,19 @@ class Project:
             if worker.process.poll() is None:
                 worker.kill()
         for app in self._apps.values():
+            if consumer := getattr(app.backend, "result_consumer", None):
+                consumer.stop()
+                consumer._pubsub = None  # a late AsyncResult.__del__ would open it again
+            if pool := getattr(getattr(app.backend, "client", None), "connection_pool", None):
+                pool.disconnect()
             app.close()
+
+    @property
+    def results(self) -> Path:
+        """A folder for a result backend of files."""
+        folder = self._folder / "results"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     @property
     def app(self) -> Celery:
@@ -139,7 +151,9 @@ class Project:
 
     def records(self, **wanted: Any) -> list[dict[str, Any]]:
         """What tasks wrote, in order, as far as it has these values."""
-        rows = [json.loads(line) for line in self.records_file.read_text().splitlines()]
+        # A reader may see the first half of a line that is being written.
+        whole = self.records_file.read_text().rpartition("\n")[0]
+        rows = [json.loads(line) for line in whole.splitlines()]
         return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
     def depth(self, queue: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -71,11 +71,15 @@ def _reading(connection: Connection, queue: str) -> Iterator[Iterator[tuple[Call
             raise Missing(kind="dead-letter queue", name=queue, cure="It is made when a worker starts.") from exc
         try:
             yield _letters(channel, queue)
+        except (KeyboardInterrupt, AMQPError, OSError):
+            # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
+            # the broker takes back what is not acknowledged.
+            connection.collect()
+            raise
         finally:
-            # Gives back what is not acknowledged. Closing the channel would too, but counts as a failed delivery on
-            # quorum queues (test_thirty_looks_do_not_use_up_the_limit_of_a_queue_that_is_not_ours). When the
-            # connection is lost, the broker takes it back itself, and who reads has been told.
-            with suppress(AMQPError, OSError):
+            # Gives it back politely. Closing the channel would too, but counts as a failed delivery on quorum queues
+            # (test_thirty_looks_do_not_use_up_the_limit_of_a_queue_that_is_not_ours).
+            if channel.connection is not None:
                 channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
 
 

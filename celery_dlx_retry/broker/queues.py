@@ -6,7 +6,7 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
 from kombu.entity import Exchange, Queue
 
 from celery_dlx_retry.core.topology import Names, WorkQueue
@@ -73,6 +73,15 @@ def _check(name: str, queue_type: str, **numbers: int | None) -> None:
 def work_queue(queue: Queue, *, kind: QueueType) -> WorkQueue:
     """A Kombu queue, as far as we need to know it."""
     return WorkQueue(name=queue.name, kind=kind, family=queue.alias or queue.name)
+
+
+def make_sure(connection: Connection, queue: Queue) -> None:
+    """Declare a work queue if it does not exist; if it does, with whatever arguments, leave it as it is."""
+    with closing(connection.channel()) as channel:
+        try:
+            channel.queue_declare(queue.name, passive=True)
+        except NotFound:
+            queue(connection.default_channel).declare()
 
 
 def declared_kind(queue: Queue) -> QueueType | None:

@@ -29,7 +29,8 @@ def bounded(task: Any) -> Iterator[None]:
         return
     marks = marks_of(runtime.names, str(request.id))
     try:
-        crashes = count(runtime.publisher, marks) + 1  # the run that made it suspect left no mark
+        # The run that made it suspect left no mark, if there was one: it may have lain beside the one that ran.
+        crashes = count(runtime.publisher, marks)
         if crashes < runtime.settings.crash_limit:
             mark(runtime.publisher, marks)
     except DLXError as problem:

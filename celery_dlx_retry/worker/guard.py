@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import CrashLoop, DeadLetter, PublishError, TopologyError
+from celery_dlx_retry.errors import ConfigurationError, CrashLoop, DeadLetter, PublishError, TopologyError
 from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.crashloop import bounded
 from celery_dlx_retry.worker.delivery import DeliveryInfo
@@ -73,7 +73,7 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
         attempt = attempt_of(request)
         try:
             with bounded(task):
-                result = body(task, *args, **kwargs)
+                result = _run(task, attempt, body, args, kwargs)
         except (Ignore, Retry):
             raise
         except Reject as reject:
@@ -92,6 +92,17 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
 
     guard.__dlx__ = True  # type: ignore[attr-defined]
     return guard
+
+
+def _run(task: Any, attempt: Attempt, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    try:
+        return body(task, *args, **kwargs)
+    except Retry as retry:
+        if attempt.is_handed_over:
+            raise
+        # Raised by hand, without retry(): Celery acknowledges it, and that is the end of the task.
+        when = {"countdown": retry.when} if isinstance(retry.when, (int, float)) else {"eta": retry.when}
+        return task.retry(exc=retry.exc, **when)
 
 
 def reporting(on_failure: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,6 +146,8 @@ def _decision(task: Any, attempt: Attempt, error: Exception) -> Decision:
         return Dead(Reason.REQUESTED)
     if isinstance(error, CrashLoop):
         return Dead(Reason.CRASH_LOOP)
+    if isinstance(error, ConfigurationError):
+        return Dead(Reason.FAILED)  # ours, and no retry will mend it
     if attempt.is_exhausted:
         return Dead(Reason.EXHAUSTED)
     decision: Decision = task.decide(error)

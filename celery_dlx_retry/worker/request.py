@@ -100,10 +100,11 @@ class DLXRequest(Request):
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         """What is handed over is not rejected as well: it would be there twice."""
-        if self._is_settled:
-            self.acknowledge()
-        else:
+        if not self._is_settled:
             super().reject(requeue)
+        elif not self.acknowledged:
+            self.acknowledge()
+            self.send_event("task-rejected", requeue=requeue)
 
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (

@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.broker.queues import declared_kind, found_kind, work_queue
+from celery_dlx_retry.broker.queues import declared_kind, found_kind, make_sure, work_queue
 from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
 from celery_dlx_retry.core.lanes import lane_ms
@@ -160,7 +160,7 @@ class Runtime:
         """A queue that somebody asked for and that this worker may not consume: made as Celery would make it."""
         if self.settings.declare and queue.name not in self._standing:
             with self.publisher.connection() as connection:
-                queue(connection.default_channel).declare()
+                make_sure(connection, queue)
                 self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
         return self.work_queue(queue)
 

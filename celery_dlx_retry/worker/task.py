@@ -19,7 +19,7 @@ from celery_dlx_retry.core.lanes import backoff_delays_ms
 from celery_dlx_retry.core.policy import Dead, Wait, as_policy, decide
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
-from celery_dlx_retry.errors import DeadLetter, InvalidRoute, PublishError, TopologyError
+from celery_dlx_retry.errors import DeadLetter, InvalidRoute, PublishError, RetryIn, TopologyError
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.guard import attempt_of, give_back, guarded, is_ours, reporting
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -114,8 +114,9 @@ class DLXRetryTask(Task):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
         attempt = attempt_of(request)
         attempt.error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
-        if self.policy is not None and countdown is None and not eta and attempt.error is not None:
-            decision = self.decide(attempt.error)
+        if self.policy is not None and countdown is None and not eta:
+            # Without an error it is the task's own wish, which policies grant, after their own delay.
+            decision = self.decide(attempt.error or RetryIn(None))
             if isinstance(decision, Wait):
                 countdown = decision.delay_ms / 1000
                 max_retries = request.retries + 1 if max_retries is None else max_retries

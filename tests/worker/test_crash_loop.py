@@ -10,7 +10,7 @@ from celery_dlx_retry.broker.starts import marks_of
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_crash_loop_ends_as_a_dead_letter_and_innocents_run(project, kind):
-    project.conf["task_default_queue_type"] = kind
+    project.conf |= {"task_default_queue_type": kind, "dlx_crash_limit": 2}
     killer = project.send("kill_worker")
     innocents = [project.send("succeed", number) for number in range(6)]
     flags = ("--prefetch-multiplier", "8")

@@ -43,6 +43,17 @@ def test_each_way_to_die_leaves_a_dead_letter_with_its_reason(project):
     assert letters[soft.id].error_type == "SoftTimeLimitExceeded"
 
 
+def test_a_retry_that_asks_for_too_long_a_wait_is_a_dead_letter(project):
+    result = project.send("heal", 1, 2 * 365 * 24 * 3600)
+    with project.worker():
+        (letter,) = eventually(project.dead)
+
+    assert letter.record.task_id == result.id
+    assert letter.record.reason == "failed"
+    assert letter.record.error_type == "DelayTooLong"
+    assert "dlx_max_delay allows 31536000000 ms" in letter.record.error
+
+
 def test_a_rejected_task_is_a_dead_letter_and_a_requeued_one_is_not(project):
     rejected, requeued = project.send("reject"), project.send("reject", True)  # noqa: FBT003
     with project.worker():

@@ -1,0 +1,109 @@
+"""Marks of runs that nobody ended: counted, kept over a restart of the broker, and gone once forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlx_retry.broker.starts import count, forget, mark, marks_of
+from celery_dlx_retry.core.topology import QueueSpec
+
+ODD_IDS = {
+    "empty": "",
+    "spaces and slashes": " /../ a\tb\n",
+    "AMQP's own": "amq.gen-1",
+    "wildcards": "#.*.{}%s",
+    "umlauts": "Ä-ß-\N{SNOWMAN}-\U0001f600",
+    "a lone surrogate": "\ud800",
+    "nul": "\x00",
+    "longer than a queue name": "x" * 100_000,
+}
+
+
+@pytest.fixture
+def marks(bench):
+    return marks_of(bench.names, "8f14e45f")
+
+
+def test_the_queue_of_marks_is_classic_and_expires_after_a_day_unused(bench, marks):
+    assert marks == QueueSpec(
+        name=f"{bench.prefix}.v1.starts.1064473bd4daed5e72d0f78d86a97f8a",
+        arguments=(("x-queue-type", "classic"), ("x-expires", 86_400_000)),
+    )
+
+
+def test_marks_are_counted_until_they_are_forgotten(bench, marks):
+    publisher = bench.publisher()
+    assert count(publisher, marks) == 0
+
+    counts = []
+    for _ in range(3):
+        mark(publisher, marks)
+        counts.append(count(publisher, marks))
+    forget(publisher, marks)
+
+    assert counts == [1, 2, 3]
+    assert count(publisher, marks) == 0
+    assert bench.depth(marks.name) is None
+
+
+def test_to_count_and_to_forget_what_was_never_marked_makes_no_queue_and_no_error(bench, marks):
+    publisher = bench.publisher()
+
+    assert count(publisher, marks) == 0
+    forget(publisher, marks)
+
+    assert bench.depth(marks.name) is None
+
+
+def test_a_count_of_nothing_leaves_the_connection_good_for_the_mark(bench, marks):
+    publisher = bench.publisher()
+
+    assert count(publisher, marks) == 0
+    (before,) = publisher._idle
+    mark(publisher, marks)
+
+    assert count(bench.publisher(), marks) == 1
+    assert publisher._idle == [before]
+
+
+def test_marks_belong_to_one_task_and_one_prefix(bench, marks):
+    publisher = bench.publisher()
+    others = [marks_of(bench.names, "8f14e45e"), marks_of(type(bench.names)(prefix=f"{bench.prefix}b"), "8f14e45f")]
+    for one in (marks, *others):
+        mark(publisher, one)
+
+    forget(publisher, marks)
+
+    assert [count(publisher, one) for one in (marks, *others)] == [0, 1, 1]
+
+
+def test_after_being_forgotten_they_count_from_the_start(bench, marks):
+    publisher = bench.publisher()
+    mark(publisher, marks)
+    mark(publisher, marks)
+    forget(publisher, marks)
+
+    mark(publisher, marks)
+
+    assert count(publisher, marks) == 1
+
+
+def test_marks_survive_a_crash_and_a_restart_of_the_broker(bench, broker, marks):
+    mark(bench.publisher(), marks)
+    mark(bench.publisher(), marks)
+
+    broker.kill()
+    broker.start()
+
+    assert count(bench.publisher(), marks) == 2
+
+
+def test_the_broker_takes_every_task_id_and_keeps_them_apart(bench):
+    publisher = bench.publisher()
+    every = [marks_of(bench.names, task_id) for task_id in ODD_IDS.values()]
+
+    for one in every:
+        mark(publisher, one)
+
+    assert len({one.name for one in every}) == len(ODD_IDS)
+    assert [count(publisher, one) for one in every] == [1] * len(ODD_IDS)
