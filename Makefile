@@ -4,8 +4,9 @@ BIN := .venv/bin
 
 .PHONY: test demo lint format clean
 
+# Two at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 2 --dist loadfile)
 
 demo: .venv/demo
 	@$(BIN)/python -m example_project.demo

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.testing.sandbox import WayFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 WAY = "apt-get"
 SECONDS = 600
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Tests run in several processes, and apt-get in one: of two it refuses the second."""
+    with (Path(tempfile.gettempdir()) / "celery-dlx-retry-apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def apt_install(package: str, *, say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ import signal
 import sys
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 from amqp.exceptions import AMQPError
@@ -24,7 +24,7 @@ from kombu.exceptions import KombuError
 from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing import chaos_names
 from celery_dlx_retry.testing.broker import RabbitMQ
-from celery_dlx_retry.testing.chaos_breaks import Break, BreakByCommand, BreakClusterNode, BreakNode
+from celery_dlx_retry.testing.chaos_breaks import Break, BreakByCommand, BreakClusterNode, BreakNode, Ways
 from celery_dlx_retry.testing.chaos_report import report_on
 from celery_dlx_retry.testing.chaos_run import Plan, Run
 from celery_dlx_retry.testing.chaos_view import View
@@ -47,8 +47,12 @@ INTERRUPTED = 130
 @click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Pool processes of each.")
 @click.option("--kills", type=click.IntRange(min=0), default=50, help="How often a worker is killed with -9.")
 @click.option("--restarts", type=click.IntRange(min=0), default=5, help="How often the broker, or a node, goes down.")
+@click.option(
+    "--ways", type=click.Choice(["both", "kill", "clean"]), default="both", help="How: kill -9, clean, in turn."
+)
 @click.option("--restart-command", metavar="COMMAND", help="What restarts your broker; without it, it is not touched.")
-@click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Of all queues. [default: classic]")
+@click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Of the work queue. [default: classic]")
+@click.option("--lanes", type=click.Choice(["auto", "classic", "quorum"]), default="auto", help="dlx_queue_type.")
 @click.option("--cluster", is_flag=True, help="Start three nodes, with quorum queues, and kill single nodes.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=600.0, help="No longer than this.")
 @click.option("--seed", type=int, help="Chooses tasks and breaks. [default: any]")
@@ -62,8 +66,10 @@ def main(  # noqa: PLR0913 - one per option
     concurrency: int,
     kills: int,
     restarts: int,
+    ways: Ways,
     restart_command: str | None,
     queue_type: QueueType | None,
+    lanes: Literal["auto", "classic", "quorum"],
     cluster: bool,
     seconds: float,
     seed: int | None,
@@ -82,6 +88,7 @@ def main(  # noqa: PLR0913 - one per option
         kills=kills,
         restarts=0 if url and not restart_command else restarts,
         queue_type=queue_type or ("quorum" if cluster else "classic"),
+        lanes=lanes,
         seconds=seconds,
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
     )
@@ -91,7 +98,7 @@ def main(  # noqa: PLR0913 - one per option
     try:
         with _a_broker(url, is_cluster=cluster, view=view) as broker:
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
-            break_broker = _break(broker, restart_command, random.Random(plan.seed))  # noqa: S311
+            break_broker = _break(broker, restart_command, plan.seed, ways)
             if restarts and not plan.restarts:
                 view.say("Your broker is not restarted: --restart-command would say how.")
             sys.exit(_run(plan, broker, break_broker, view, keep=keep, as_json=as_json))
@@ -120,12 +127,15 @@ def _a_broker(url: str | None, *, is_cluster: bool, view: View) -> Iterator[Rabb
         yield broker
 
 
-def _break(broker: RabbitMQ, command: str | None, chance: random.Random) -> Break | None:
+def _break(broker: RabbitMQ, command: str | None, seed: int, ways: Ways) -> Break | None:
+    chance = random.Random(seed)  # noqa: S311 - chaos is no secret
     if command:
         return BreakByCommand(broker, command)
     if not broker.can_restart:
         return None
-    return BreakClusterNode(broker, chance) if isinstance(broker, Cluster) else BreakNode(broker, chance)
+    if isinstance(broker, Cluster):
+        return BreakClusterNode(broker, chance, ways=ways)
+    return BreakNode(broker, chance, ways=ways)
 
 
 def _run(  # noqa: PLR0913 - what main has found out
@@ -137,7 +147,7 @@ def _run(  # noqa: PLR0913 - what main has found out
         run = Run(plan, broker.url, break_broker, view, keep=keep)
         if not broker.can_restart:  # else it goes as a whole
             ids = [job.id for job in run.load]
-            stack.callback(chaos_names.delete, broker.url, run.prefix, plan.queue_type, ids)
+            stack.callback(chaos_names.delete, broker.url, run.prefix, ids)
         stack.enter_context(closing(run))
         run.go()
         report = report_on(run)

@@ -6,7 +6,8 @@ import shlex
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from itertools import cycle
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.testing.broker import START_SECONDS
@@ -14,9 +15,12 @@ from celery_dlx_retry.testing.sandbox import wait_until
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
 
     from celery_dlx_retry.testing.broker import RabbitMQ
     from celery_dlx_retry.testing.cluster import Cluster
+
+Ways = Literal["both", "kill", "clean"]
 
 LONGEST_OUTAGE_SECONDS = 3.0
 COMMAND_SECONDS = 300
@@ -46,16 +50,15 @@ class Break(Protocol):
 
 
 class BreakNode:
-    """``kill -9`` and a clean stop in turn, and some time without a broker."""
+    """``kill -9`` and a clean stop in turn, or one of them, and some time without a broker."""
 
-    def __init__(self, broker: RabbitMQ, chance: random.Random) -> None:
+    def __init__(self, broker: RabbitMQ, chance: random.Random, *, ways: Ways) -> None:
         self._broker, self._chance = broker, chance
-        self._count = 0
+        self._kills = kills(ways)
 
     def __call__(self) -> Broken:
         """See ``Break``."""
-        self._count += 1
-        broken = take_down(self._broker, "broker", kill=self._count % 2 == 1)
+        broken = take_down(self._broker, "broker", kill=next(self._kills))
         outage(self._chance)
         self._broker.start()
         return broken
@@ -64,15 +67,14 @@ class BreakNode:
 class BreakClusterNode:
     """One node after the other, chosen by chance, and the next only when the cluster is whole: a majority lives."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random, *, ways: Ways) -> None:
         self._cluster, self._chance = cluster, chance
-        self._count = 0
+        self._kills = kills(ways)
 
     def __call__(self) -> Broken:
         """See ``Break``."""
-        self._count += 1
         node = self._chance.choice(self._cluster.nodes)
-        broken = take_down(node, node.name, kill=self._count % 3 != 0)
+        broken = take_down(node, node.name, kill=next(self._kills))
         outage(self._chance)
         node.start()
         self._cluster.wait_until_whole()
@@ -100,6 +102,11 @@ class BreakByCommand:
         if not wait_until(self._broker.answers, within=START_SECONDS):
             raise RestartFailed(command=self._command, problem=f"no answer within {START_SECONDS:.0f} s")
         return Broken(what=self._command, at=begin, is_crash=True)  # who knows
+
+
+def kills(ways: Ways) -> Iterator[bool]:
+    """Whether to kill, each time."""
+    return cycle({"both": (True, False), "kill": (True,), "clean": (False,)}[ways])
 
 
 def take_down(broker: RabbitMQ, name: str, *, kill: bool) -> Broken:

@@ -114,7 +114,7 @@ class Sender(threading.Thread):
                     mandatory=True,
                     confirm_timeout=CONFIRM_SECONDS,
                 )
-            except (AMQPError, KombuError, OSError):  # noqa: PERF203 - a broker that is down is why there is a loop
+            except (AMQPError, KombuError, OSError):
                 # It may be there and only its confirm be lost: sent again under the same id it is a duplicate at worst.
                 self.sent_again += is_in_doubt
                 self._drop()

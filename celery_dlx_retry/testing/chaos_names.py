@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.starts import marks_of
 from celery_dlx_retry.core.lanes import grid
 from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
 from celery_dlx_retry.errors import Missing
 from celery_dlx_retry.testing.chaos_project import app, queue_name
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -20,42 +21,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_dlx_retry.core.settings import QueueType
-    from celery_dlx_retry.core.topology import Topology
+
+KINDS: tuple[QueueType, ...] = ("classic", "quorum")
 
 
-def topology_of(prefix: str, kind: QueueType) -> Topology:
-    """All that workers may declare: the announced lanes, and every other that a delay could be rounded up to."""
+def lanes_of(prefix: str) -> set[str]:
+    """All that workers may use: the announced lanes, and every other that a delay could be rounded up to."""
     names, settings = Names(prefix=prefix), Settings()
-    topology = foundation(names, [kind]) | around(names, WorkQueue(name=queue_name(prefix), kind=kind))
-    for delay_ms in sorted(runtime_of(app).exact_lanes | set(grid(settings.grid, settings.max_delay_ms))):
-        topology |= lane(names, kind, delay_ms)
-    return topology
+    delays = runtime_of(app).exact_lanes | set(grid(settings.grid, settings.max_delay_ms))
+    return {names.lane(kind, delay_ms) for kind in KINDS for delay_ms in delays}
 
 
-def waiting(url: str, prefix: str, kind: QueueType) -> set[str]:
+def waiting(url: str, prefix: str) -> set[str]:
     """Ids of the tasks that are still in the work queue or in a lane."""
-    kept = {Names(prefix=prefix).dead_letters(queue_name(prefix)), Names(prefix=prefix).orphans(kind)}
     found: set[str] = set()
     with Connection(url) as connection:
-        for queue in (queue_name(prefix), *(queue.name for queue in topology_of(prefix, kind).queues)):
-            if queue in kept:
-                continue
+        for queue in (queue_name(prefix), *lanes_of(prefix)):
             try:
                 found.update(str(it.message.headers.get("id")) for it in browse(connection, queue))
-            except Missing:
+            except Missing:  # noqa: PERF203 - most lanes were never needed
                 continue
+            except AMQPError:  # a queue that is there and does not answer
+                connection.collect()
     return found
 
 
-def delete(url: str, prefix: str, kind: QueueType, task_ids: Iterable[str]) -> None:
+def delete(url: str, prefix: str, task_ids: Iterable[str]) -> None:
     """Leave a broker as it was before the run. RabbitMQ does not mind when there is nothing to delete."""
-    names, topology = Names(prefix=prefix), topology_of(prefix, kind)
+    names, queue = Names(prefix=prefix), queue_name(prefix)
+    others = foundation(names, KINDS) | around(names, WorkQueue(name=queue))
+    queues = {queue, *lanes_of(prefix), *(one.name for one in others.queues)}
+    exchanges = {queue, *lanes_of(prefix), *(one.name for one in others.exchanges)}
     with Connection(url) as connection:
         connection.ensure_connection(max_retries=10)
         with closing(connection.channel()) as channel:
-            for queue in (queue_name(prefix), *(queue.name for queue in topology.queues)):
-                channel.queue_delete(queue, nowait=True)
-            for task_id in task_ids:
-                channel.queue_delete(marks_of(names, task_id).name, nowait=True)
-            for exchange in (queue_name(prefix), *(exchange.name for exchange in topology.exchanges)):
-                channel.exchange_delete(exchange, nowait=True)
+            for name in queues | {marks_of(names, task_id).name for task_id in task_ids}:
+                channel.queue_delete(name, nowait=True)
+            for name in exchanges:
+                channel.exchange_delete(name, nowait=True)

@@ -23,11 +23,12 @@ from celery_dlx_retry.worker.task import DLXRetryTask
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PREFIX, BROKER, QUEUE_TYPE, RECORDS = "CHAOS_PREFIX", "CHAOS_BROKER_URL", "CHAOS_QUEUE_TYPE", "CHAOS_RECORDS"
+PREFIX, BROKER, RECORDS = "CHAOS_PREFIX", "CHAOS_BROKER_URL", "CHAOS_RECORDS"
+QUEUE_TYPE, LANES = "CHAOS_QUEUE_TYPE", "CHAOS_LANES"
 LONGEST_BODY_SECONDS = 0.02
 
 
-def configuration(*, prefix: str, url: str, queue_type: Any) -> dict[str, Any]:
+def configuration(*, prefix: str, url: str, queue_type: Any, lanes: str) -> dict[str, Any]:
     """Celery's settings of a run, for those who send and those who work."""
     queue = queue_name(prefix)
     return {
@@ -36,6 +37,7 @@ def configuration(*, prefix: str, url: str, queue_type: Any) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         "broker_transport_options": {"confirm_publish": True},
         "dlx_prefix": prefix,
+        "dlx_queue_type": lanes,
         "task_default_queue": queue,
         "task_ignore_result": True,
         "task_queues": [dlx_queue(queue, queue_type=queue_type, prefix=prefix)],
@@ -52,7 +54,14 @@ def queue_name(prefix: str) -> str:
 
 app = Celery("chaos", set_as_current=False)
 if PREFIX in os.environ:
-    app.conf.update(configuration(prefix=os.environ[PREFIX], url=os.environ[BROKER], queue_type=os.environ[QUEUE_TYPE]))
+    app.conf.update(
+        configuration(
+            prefix=os.environ[PREFIX],
+            url=os.environ[BROKER],
+            queue_type=os.environ[QUEUE_TYPE],
+            lanes=os.environ[LANES],
+        )
+    )
 
 
 class Outage(Exception):

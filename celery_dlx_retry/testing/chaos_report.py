@@ -98,7 +98,7 @@ def report_on(run: Run) -> Report:
     result = count(sent, done=run.records.done, dead=dead, crashes=run.crashes)
     waiting: set[str] = set()
     if result.lost:
-        waiting = chaos_names.waiting(run.url, run.prefix, run.plan.queue_type)
+        waiting = chaos_names.waiting(run.url, run.prefix)
     return Report(
         plan=run.plan,
         count=result,

@@ -22,7 +22,7 @@ from kombu.exceptions import KombuError
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.core.topology import Names
 from celery_dlx_retry.errors import DLXError, Missing
-from celery_dlx_retry.testing import chaos_project
+from celery_dlx_retry.testing import chaos_names, chaos_project
 from celery_dlx_retry.testing.chaos_count import End, Records
 from celery_dlx_retry.testing.chaos_load import Job, Sender, jobs
 from celery_dlx_retry.testing.sandbox import Sandbox
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 LONGEST_GAP_SECONDS = 3.0  # between two breaks, at the mean
-QUIET_SECONDS = 3.0  # no lane of the mix but that of a crash is longer
+QUIET_SECONDS = 3.0  # no lane of the mix is longer, but those after a crash:
+LONGEST_WAIT_SECONDS = 130.0
 IDLE_WORKER_SECONDS = 15.0
 STOP_SECONDS = 30.0
 BROKER_ERRORS = (AMQPError, KombuError, OSError)
@@ -57,6 +58,8 @@ class Plan:
     kills: int
     restarts: int
     queue_type: QueueType
+    #: dlx_queue_type
+    lanes: Literal["auto", "classic", "quorum"]
     seconds: float
     seed: int
 
@@ -77,11 +80,13 @@ class Run:
         self._sandbox = Sandbox(self.prefix)
         self._folder = keep or self._sandbox.path
         self.records = Records(self._folder / "records.jsonl")
-        configuration = chaos_project.configuration(prefix=self.prefix, url=url, queue_type=plan.queue_type)
+        configuration = chaos_project.configuration(
+            prefix=self.prefix, url=url, queue_type=plan.queue_type, lanes=plan.lanes
+        )
         self.sender = Sender(self.load, configuration)
         self._threads = ThreadPoolExecutor(1)
         self._restart: Future[Broken] | None = None
-        self._dead_depth, self._looked_at = 0, 0.0
+        self._dead_depth, self._looked_at, self._next_break_at = 0, 0.0, 0.0
         self._started_at: dict[str, float] = {}
         self._lives: dict[str, float] = {}
         self.kills = self.restarts = self.ended = self.in_flight = 0
@@ -115,7 +120,7 @@ class Run:
         found: list[End] = []
         with Connection(self.url) as connection:
             connection.ensure_connection(max_retries=10)
-            for queue in (self.names.dead_letters(self.queue), self.names.orphans(self.plan.queue_type)):
+            for queue in (self.names.dead_letters(self.queue), *map(self.names.orphans, chaos_names.KINDS)):
                 try:
                     letters = [letter.record for letter in browse(connection, queue)]
                     found += [End(it.task_id, it.died_at_ms / 1000, str(it.reason)) for it in letters]
@@ -124,21 +129,23 @@ class Run:
         return found
 
     def _until_settled(self, deadline: float) -> bool:
-        next_break = time.monotonic() + self._gap()
-        quiet_since = time.monotonic()
-        while time.monotonic() < deadline:
+        self._next_break_at = time.monotonic() + self._gap()
+        quiet_since = checked_at = time.monotonic()
+        while (now := time.monotonic()) < deadline:
             time.sleep(TICK_SECONDS)  # noqa: TID251 - the pace of looking
             if self.records.read():
-                quiet_since = time.monotonic()
+                quiet_since = now
             self._look_after_workers()
             self._look_after_threads()
-            if self._breaks and time.monotonic() >= next_break and self._break(self._breaks[-1]):
+            if self._breaks and now >= self._next_break_at and self._break(self._breaks[-1]):
                 self._breaks.pop()
                 self.sender.allow(self._released())
-                next_break = time.monotonic() + self._gap()
+                self._next_break_at = now + self._gap()
             self._view.progress(self._progress())
-            is_quiet = time.monotonic() - quiet_since > QUIET_SECONDS
-            if is_quiet and not self._breaks and self._restart is None and self._is_settled():
+            if self._breaks or self._restart is not None or now - max(quiet_since, checked_at) < QUIET_SECONDS:
+                continue
+            checked_at = now
+            if self._is_settled() or now - quiet_since > LONGEST_WAIT_SECONDS:
                 return True
         return False
 
@@ -214,6 +221,7 @@ class Run:
             self.restarts += 1
             if broken.is_crash:
                 self.crashes.append(broken.at)
+            self._next_break_at = time.monotonic() + self._gap()
             self._note(f"{broken.what}, and up again", since=broken.at)
 
     # --- workers ---
@@ -257,6 +265,7 @@ class Run:
             chaos_project.PREFIX: self.prefix,
             chaos_project.BROKER: self.url,
             chaos_project.QUEUE_TYPE: self.plan.queue_type,
+            chaos_project.LANES: self.plan.lanes,
             chaos_project.RECORDS: str(self._folder / "records.jsonl"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONWARNINGS": "ignore",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from celery_dlx_retry.errors import NoBroker
-from celery_dlx_retry.testing.apt import apt_install
+from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.container import start_container
 from celery_dlx_retry.testing.node import find_scripts, start_private_node
@@ -80,10 +80,10 @@ def from_installed(_say: Callable[[str], None]) -> RabbitMQ:
 
 
 def from_apt(say: Callable[[str], None]) -> RabbitMQ:
-    """Install RabbitMQ, then start a private node; an installed one that does not start is not installed again."""
-    try:
-        find_scripts()
-    except WayFailed:
-        apt_install("rabbitmq-server", say=say)
-        return start_private_node()
-    raise WayFailed(way="apt-get", problem="rabbitmq-server is installed already")
+    """Install RabbitMQ unless it is there, be it that another process of ours has just done so; then start a node."""
+    with one_at_a_time():
+        try:
+            find_scripts()
+        except WayFailed:
+            apt_install("rabbitmq-server", say=say)
+    return start_private_node()

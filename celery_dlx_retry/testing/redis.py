@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from celery_dlx_retry.errors import DLXError
-from celery_dlx_retry.testing.apt import apt_install
+from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.rabbitmq import to_stderr
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, WayFailed, free_ports, listens, wait_until
 
@@ -62,10 +62,11 @@ def checked(url: str) -> str:
 
 def find_server(say: Callable[[str], None]) -> str:
     """Return the path of redis-server, installed if need be."""
-    found = shutil.which("redis-server")
-    if found is None:
-        apt_install("redis-server", say=say)
+    with one_at_a_time():
         found = shutil.which("redis-server")
+        if found is None:
+            apt_install("redis-server", say=say)
+            found = shutil.which("redis-server")
     if found is None:
         raise WayFailed(way="redis-server", problem="not on PATH")
     return found

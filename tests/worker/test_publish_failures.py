@@ -9,7 +9,7 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.topology import WorkQueue, around, foundation, lane
+from celery_dlx_retry.core.topology import lane
 
 
 @pytest.fixture
@@ -51,20 +51,18 @@ def test_a_retry_that_a_full_lane_refuses_leaves_the_task_on_its_queue(project, 
 
 
 def test_a_retry_without_a_lane_leaves_the_task_on_its_queue(project):
-    with Connection(project.url) as connection:
-        queue = WorkQueue(name=project.queue)
-        project.app.amqp.queues[queue.name](connection.default_channel).declare()
-        needs = foundation(project.names, ["classic"]) | around(project.names, queue)
-        declare(connection, needs | lane(project.names, "classic", 180_000) | lane(project.names, "classic", 100))
-        with project.worker("--dlx-check-only") as worker:
-            result = project.send("heal", 1, 1.0)
+    with project.worker():
+        pass  # declares what the next one only checks
+    with project.worker("--dlx-check-only") as worker:
+        result = project.send("heal", 1, 1.5)
 
-            eventually(lambda: len(project.records(id=result.id)) >= 3)
-            assert "No queue takes messages" in worker.log
-            length = int(project.grid_lane(1000).rpartition(".")[2])
+        eventually(lambda: len(project.records(id=result.id)) >= 3)
+        assert "No queue takes messages" in worker.log
+        with Connection(project.url) as connection:
+            length = int(project.grid_lane(1500).rpartition(".")[2])
             declare(connection, lane(project.names, "classic", length))
 
-            assert result.get(timeout=30) == "healed"
+        assert result.get(timeout=30) == "healed"
 
     assert_it_was_paced(project, result)
 

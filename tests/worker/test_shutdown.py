@@ -32,7 +32,9 @@ class Plans:
     def wait(self, within=60):
         """Until each has come to its end, and nothing is left over on any way."""
         eventually(lambda: self.ids("done") <= self._recorded("done"), within=within)
-        eventually(lambda: self.ids("dead") <= {letter.record.task_id for letter in self._project.dead()}, within=within)
+        eventually(
+            lambda: self.ids("dead") <= {letter.record.task_id for letter in self._project.dead()}, within=within
+        )
 
     def ends_twice(self):
         """How many ids have come to their end more often than once."""
