@@ -118,18 +118,26 @@ def replay_dead(
     if not yes:
         what = "all dead letters" if everything else f"{len(task_ids)} dead letters"
         click.confirm(f"Replay {what} of {queue}?", abort=True)
-    count = 0
+    replayed: list[str] = []
+    kept: list[str] = []
     with _one_sentence(), app.connection_for_read() as connection:
         publisher = runtime_of(app).publisher
-        for letter in replay(
+        for letter, problem in replay(
             connection, queue, publisher=publisher, wanted=lambda it: everything or it.record.task_id in task_ids
         ):
-            click.echo(f"replayed {letter.record.task_id} to {letter.record.queue}")
-            count += 1
-    click.echo(f"{count} replayed")
-    missing = len(set(task_ids)) - count
-    if not everything and missing > 0:
-        click.echo(f"{missing} not found in {queue}", err=True)
+            (replayed if problem is None else kept).append(letter.record.task_id)
+            click.echo(
+                _printable(
+                    f"replayed {letter.record.task_id} to {letter.record.queue}"
+                    if problem is None
+                    else f"kept {letter.record.task_id}: {problem}"
+                )
+            )
+    click.echo(f"{len(replayed)} replayed" + (f", {len(kept)} kept" if kept else ""))
+    missing = set(task_ids).difference(replayed, kept)
+    if missing:
+        click.echo(f"{len(missing)} not found in {queue}", err=True)
+    if missing or kept:
         ctx.exit(1)
 
 
@@ -153,11 +161,17 @@ def _text_line(letter: DeadMessage) -> str:
     record = letter.record
     waits = " ".join(f"{failure.delay_ms / 1000:g}s" for failure in letter.history if failure.delay_ms is not None)
     error = f"{record.error_type}: {record.error}".strip(": ").splitlines()
-    return (
-        f"{_time(record.died_at_ms)}  {record.reason!s:<12} {record.task} {record.task_id}\n"
-        f"    {error[0] if error else '-'}\n"
-        f"    attempts {record.attempts}, waited {waits or '-'}, queue {record.queue}, worker {record.worker or '-'}"
+    lines = (
+        f"{_time(record.died_at_ms)}  {record.reason!s:<12} {record.task} {record.task_id}",
+        f"    {error[0] if error else '-'}",
+        f"    attempts {record.attempts}, waited {waits or '-'}, queue {record.queue}, worker {record.worker or '-'}",
     )
+    return "\n".join(_printable(line) for line in lines)
+
+
+def _printable(text: str) -> str:
+    """What anybody put into a message may not steer a terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _json_line(letter: DeadMessage) -> str:

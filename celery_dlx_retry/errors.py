@@ -178,7 +178,7 @@ class Unreachable(PublishError):
 class CrashLoop(DLXError):
     """``crashes``."""
 
-    sentence = "The worker died at least {crashes} times while it ran this task."
+    sentence = "This task was started at least {crashes} times by workers that did not live to end it."
 
 
 class DeadLetter(DLXError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.error import HTTPError
@@ -29,6 +30,11 @@ def eventually(check: Callable[[], T], *, within: float = 20.0) -> T:
             raise AssertionError(message)
         time.sleep(0.02)  # noqa: TID251 - the one place that waits
     return value
+
+
+def shown(value: object) -> str:
+    """A value as the name of a test: short, and the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:60]
 
 
 class Management:

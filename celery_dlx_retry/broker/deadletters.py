@@ -13,7 +13,7 @@ from amqp.exceptions import AMQPError, NotFound
 from celery_dlx_retry.core.headers import REPLAYS, DeadRecord, Failure, for_replay, history_of, record_of
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import Missing
+from celery_dlx_retry.errors import Missing, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,8 @@ def browse(connection: Connection, queue: str) -> Iterator[DeadMessage]:
 
 def replay(
     connection: Connection, queue: str, *, publisher: Publisher, wanted: Callable[[DeadMessage], bool]
-) -> Iterator[DeadMessage]:
-    """Move the wanted ones back to the work queues that they came from; yields each after it has been moved.
+) -> Iterator[tuple[DeadMessage, Unroutable | None]]:
+    """Move the wanted ones back to the work queues that they came from; yields each, moved, or why it was not.
 
     Published, confirmed, acknowledged, one after the other: whoever stops in between has duplicated one at most.
     """
@@ -51,14 +51,15 @@ def replay(
         for acknowledge, letter in letters:
             if not wanted(letter):
                 continue
-            with publisher.producer() as producer:
-                producer.publish_message(
-                    letter.message.with_headers(for_replay(letter.message.headers)),
-                    exchange="",
-                    routing_key=letter.record.queue,
-                )
+            replayed = letter.message.with_headers(for_replay(letter.message.headers))
+            try:
+                with publisher.producer() as producer:
+                    producer.publish_message(replayed, exchange="", routing_key=letter.record.queue)
+            except Unroutable as problem:
+                yield letter, problem  # its work queue is gone; it stays, and the others have their turn
+                continue
             acknowledge()
-            yield letter
+            yield letter, None
 
 
 @contextmanager

@@ -6,11 +6,12 @@ A publish returns when the broker has the message, and raises a PublishError whe
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AMQPError, ChannelError, MessageNacked, NotFound
-from kombu.exceptions import KombuError
+from kombu.exceptions import KombuError, SerializationError
 from kombu.messaging import Producer
 
 from celery_dlx_retry.broker.declare import declare
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _NO_ROUTE = 312
 _PERSISTENT = 2
+_LONGEST_IDLE_SECONDS = 60.0
+_BROKER_ERRORS = (AMQPError, KombuError, OSError)
 # Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
 _KEPT_PROPERTIES = frozenset(
     ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
@@ -43,7 +46,7 @@ class Publisher:
     def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int) -> None:
         self._connect = connect
         self.confirm_timeout_ms = confirm_timeout_ms
-        self._idle: list[Connection] = []
+        self._idle: list[tuple[Connection, float]] = []
         self._pid = os.getpid()
 
     @contextmanager
@@ -58,20 +61,19 @@ class Publisher:
         connection = self._acquire()
         try:
             yield connection
-        except (AMQPError, KombuError, OSError) as exc:
-            _drop(connection)
-            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
-        except BaseException:
+        except BaseException as exc:
             # After an error the channel may take the late confirm of this message for that of the next one, and a time
             # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
             _drop(connection)
+            if isinstance(exc, _BROKER_ERRORS) and not isinstance(exc, SerializationError):
+                raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
             raise
-        self._idle.append(connection)
+        self._idle.append((connection, time.monotonic()))
 
     def close(self) -> None:
         """Close what is idle; the next publish connects anew."""
         while self._idle:
-            _drop(self._idle.pop())
+            _drop(self._idle.pop()[0])
 
     def _acquire(self) -> Connection:
         if self._pid != os.getpid():
@@ -79,10 +81,11 @@ class Publisher:
             self._idle, self._pid = [], os.getpid()
         while True:
             try:
-                connection = self._idle.pop()
+                connection, since = self._idle.pop()
             except IndexError:
                 return self._connected()
-            if _is_alive(connection):
+            # Something on the way may have forgotten a connection that was silent for long, and told nobody.
+            if time.monotonic() - since < _LONGEST_IDLE_SECONDS and _is_alive(connection):
                 return connection
             _drop(connection)
 
@@ -154,7 +157,9 @@ class ConfirmedProducer(Producer):
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
             raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
-        except (AMQPError, KombuError, OSError) as exc:
+        except SerializationError:
+            raise  # the message's fault, not the broker's
+        except _BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
 
     def _reconnect(self) -> None:
@@ -170,10 +175,10 @@ def _open(connection: Connection, *, timeout_ms: int) -> None:
     connection.transport_options = {**connection.transport_options, "confirm_publish": True, "heartbeat": 0}
     try:
         # Once over all hosts of a failover URL.
-        connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
+        connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
         # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
-    except (AMQPError, KombuError, OSError) as exc:
+    except _BROKER_ERRORS as exc:
         raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
 
 
@@ -183,12 +188,12 @@ def _is_alive(connection: Connection) -> bool:
         connection.drain_events(timeout=0)
     except TimeoutError:
         return bool(connection.connected)
-    except (AMQPError, KombuError, OSError):
+    except _BROKER_ERRORS:
         return False
     return bool(connection.connected)
 
 
 def _drop(connection: Connection) -> None:
     # Not close(): that waits for an answer, which a stuck broker does not give.
-    with suppress(AMQPError, KombuError, OSError):
+    with suppress(*_BROKER_ERRORS):
         connection.collect()

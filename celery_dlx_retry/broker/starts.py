@@ -11,6 +11,7 @@ import hashlib
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from amqp import spec
 from amqp.exceptions import NotFound
 
 from celery_dlx_retry.core.topology import QueueSpec, Topology
@@ -31,19 +32,27 @@ def marks_of(names: Names, task_id: str) -> QueueSpec:
     )
 
 
-def count(publisher: Publisher, marks: QueueSpec) -> int:
-    """How many runs were started and not ended."""
+def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
+    """How many runs were started and not ended, by workers other than this one, which is alive.
+
+    Its own marks are of runs that go on, or were cancelled, when a connection broke and the broker delivered again.
+    """
     with publisher.connection() as connection, closing(connection.channel()) as channel:
         try:
-            return int(channel.queue_declare(marks.name, passive=True).message_count)
+            channel.queue_declare(marks.name, passive=True)
         except NotFound:
             return 0
+        found = [mark.body for mark in iter(lambda: channel.basic_get(marks.name), None)]
+        channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+    return sum(body not in {worker, worker.encode()} for body in found)
 
 
-def mark(publisher: Publisher, marks: QueueSpec) -> None:
-    """Remember that a run starts now; returns when the broker does."""
+def mark(publisher: Publisher, marks: QueueSpec, *, worker: str) -> None:
+    """Remember that this worker starts a run now; returns when the broker does."""
     with publisher.producer(needs=Topology(queues=(marks,))) as producer:
-        producer.publish(b"", exchange="", routing_key=marks.name, content_type="text/plain", content_encoding="utf-8")
+        producer.publish(
+            worker, exchange="", routing_key=marks.name, content_type="text/plain", content_encoding="utf-8"
+        )
 
 
 def forget(publisher: Publisher, marks: QueueSpec) -> None:

@@ -89,6 +89,11 @@ def history_of(headers: Mapping[str, Any]) -> tuple[Failure, ...]:
         return ()
 
 
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that we wrote."""
+    return {key: value for key, value in headers.items() if _starts(key, "dlx-")}
+
+
 def crashes_of(headers: Mapping[str, Any]) -> int:
     """How often this message took a pool process down so far."""
     value = headers.get(CRASHES)
@@ -162,6 +167,9 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     kept = without_record(without_broker_headers(headers))
     kept.pop(FIRST_FAILED_AT, None)  # the deadline counts anew
     kept.pop(CRASHES, None)
+    for late in ("expires", "eta"):  # an operator's word is newer: it is to run
+        if late in kept:
+            kept[late] = None
     return {**kept, "retries": 0, REPLAYS: replays + 1 if is_count(replays) else 1}
 
 

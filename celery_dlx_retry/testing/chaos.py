@@ -149,6 +149,7 @@ def _run(  # noqa: PLR0913 - what main has found out
             ids = [job.id for job in run.load]
             stack.callback(chaos_names.delete, broker.url, run.prefix, ids)
         stack.enter_context(closing(run))
+        view.say(f"Work queue: {run.queue}")
         run.go()
         report = report_on(run)
     view.table(report.rows())

@@ -6,6 +6,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import MaxRetriesExceededError
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.headers import DeadRecord, describe
@@ -44,18 +45,26 @@ def bury(  # noqa: PLR0913 - the facts of a death
         attempts=retries + 1 if isinstance(retries, int) else 1,
         died_at_ms=time.time_ns() // 1_000_000,
         error_type=type(error).__name__,
-        error=describe(error).partition(": ")[2],
+        error=text_of(error).partition(": ")[2],
         traceback=_traceback(error),
     )
-    runtime.bury(message, queue, record, quickly=quickly)
+    runtime.publish_dead(message, queue, record, quickly=quickly)
     logger.warning(
         "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
         record.task, record.task_id, record.reason, record.attempts, record.queue,
     )  # fmt: skip
 
 
+def text_of(error: BaseException) -> str:
+    """The error in one line; Celery's own of a task without retries left quotes the arguments, which we never show."""
+    return type(error).__name__ if isinstance(error, MaxRetriesExceededError) else describe(error)
+
+
 def _traceback(error: BaseException) -> str:
     frames = error.__traceback__
     if frames is None:
         return ""
-    return "".join(traceback.format_exception(type(error), error, frames.tb_next or frames))  # the first is our guard
+    lines = traceback.format_exception(type(error), error, frames.tb_next or frames)  # the first is our guard
+    if isinstance(error, MaxRetriesExceededError):
+        lines[-1] = f"{type(error).__name__}\n"
+    return "".join(lines)

@@ -30,9 +30,10 @@ def bounded(task: Any) -> Iterator[None]:
     marks = marks_of(runtime.names, str(request.id))
     try:
         # The run that made it suspect left no mark, if there was one: it may have lain beside the one that ran.
-        crashes = count(runtime.publisher, marks)
+        worker = request.delivery_info.worker
+        crashes = count(runtime.publisher, marks, worker=worker)
         if crashes < runtime.settings.crash_limit:
-            mark(runtime.publisher, marks)
+            mark(runtime.publisher, marks, worker=worker)
     except DLXError as problem:
         # Without a mark this run is not counted; the next one will be.
         logger.warning("start not marked task=%s id=%s: %s", task.name, request.id, problem)

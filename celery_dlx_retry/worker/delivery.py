@@ -1,4 +1,4 @@
-"""What Celery's delivery_info lacks: the queue that a message was consumed from, and the message itself."""
+"""What Celery's delivery_info lacks: the queue of a message, the message itself, and what became of it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,64 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.message import Message
+    from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
 
 
+class Attempt:
+    """What became of this run of a task so far."""
+
+    def __init__(self) -> None:
+        #: The guard is around the body now.
+        self.is_guarded = False
+        #: The error that the last retry() was called for.
+        self.error: BaseException | None = None
+        #: A retry of it waits in a lane; the task lives on there.
+        self.is_handed_over = False
+        #: The last retry() found that there are no retries left.
+        self.is_exhausted = False
+        #: The last retry() asked the policy, and it said no.
+        self.decision: Decision | None = None
+        #: A publish failed, and the delivery must go back to its queue, even if the body swallowed our Reject.
+        self.is_given_back = False
+        #: It is a dead letter, or a failure that nobody wants kept.
+        self.is_ended = False
+
+    @property
+    def is_settled(self) -> bool:
+        """The message is where it belongs, and what is left of the delivery is to be acknowledged."""
+        return self.is_handed_over or self.is_ended
+
+
 class DeliveryInfo(dict[str, Any]):
-    """The dict that tasks know as ``self.request.delivery_info``, with two attributes more.
+    """The dict that tasks know as ``self.request.delivery_info``, with some attributes more.
 
     It travels into the pool's child together with the body, which pickle then sends once. As attributes they stay out
     of what ``celery inspect active`` shows of the dict: a body is nobody's business.
     """
 
-    def __init__(self, info: dict[str, Any], *, queue: WorkQueue, message: Message) -> None:
+    def __init__(self, info: dict[str, Any], *, queue: WorkQueue, message: Message, worker: str) -> None:
         super().__init__(info, queue=queue.name)
         self.queue = queue
         self.message = message
+        #: The worker's main process, as no other one was or will be called.
+        self.worker = worker
+        self.attempt = Attempt()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (dict(self), self.queue, self.message)
+        return _rebuild, (dict(self), self.queue, self.message, self.worker)
 
 
-def _rebuild(info: dict[str, Any], queue: WorkQueue, message: Message) -> DeliveryInfo:
-    return DeliveryInfo(info, queue=queue, message=message)
+def _rebuild(info: dict[str, Any], queue: WorkQueue, message: Message, worker: str) -> DeliveryInfo:
+    return DeliveryInfo(info, queue=queue, message=message, worker=worker)
+
+
+def is_ours(request: Any) -> bool:
+    """Whether a request came from RabbitMQ through our Request class: not eager, not a direct call."""
+    return isinstance(request.delivery_info, DeliveryInfo)
+
+
+def attempt_of(request: Any) -> Attempt:
+    """The attempt that a request of ours stands for."""
+    attempt: Attempt = request.delivery_info.attempt
+    return attempt

@@ -6,6 +6,7 @@ gone. Celery acknowledges both. Nothing here may raise: billiard swallows it, an
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,22 +26,22 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.encoding import safe_repr
 
-from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, describe, with_failure
+from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import DLXError
-from celery_dlx_retry.worker.burial import bury
+from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.delivery import DeliveryInfo
-from celery_dlx_retry.worker.guard import AlreadyDead
 from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
+from celery_dlx_retry.worker.trace import as_lost
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
 
 logger = get_logger(__name__)
 
-_CELERYS_OWN = (Ignore, Reject, Retry, Terminated, MemoryError)
+_CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
 
 
 class DLXRequest(Request):
@@ -49,15 +50,17 @@ class DLXRequest(Request):
     _delivery_info: dict[str, Any]
     #: The message is a dead letter or waits in a lane; what is left of the delivery is to be acknowledged.
     _is_settled = False
-    #: Celery has two callbacks for a hard time limit; the first one did it all.
+    #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
+    _dead_of: Any = None
 
     def __init__(self, message: Any, **options: Any) -> None:
         try:
             super().__init__(message, **options)
-        except KeyError as exc:
-            # Celery's worker dies of a message without id, the next one too, and so on.
-            raise InvalidTaskError(f"the message has no header {exc}") from exc
+            _check(self)
+        except (KeyError, ValueError, TypeError, AttributeError) as exc:
+            # Celery's worker dies of such a message, the next one too, and so on.
+            raise InvalidTaskError(f"not a sound message: {exc!r}") from exc
         runtime = runtime_of(self._app)
         if not runtime.is_rabbitmq:
             return
@@ -65,38 +68,48 @@ class DLXRequest(Request):
             self._delivery_info,
             queue=runtime.queue_of(message),
             message=message_of(message),
+            worker=f"{self.hostname}/{os.getpid()}",
         )
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
         error = _error_of(exc_info)
-        if isinstance(error, (SystemExit, KeyboardInterrupt)) and self._is_ours_to_settle(error):
-            exc_info = _as_lost(error)
-            error = _error_of(exc_info)
-        self._is_settled = isinstance(error, AlreadyDead) or getattr(exc_info, "dlx_is_settled", False)
-        if self._is_settled or not self._is_ours_to_settle(error):
-            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
-        if state.should_terminate is not None and isinstance(error, (WorkerLostError, TimeLimitExceeded)):
-            return None  # a cold shutdown: unacknowledged, the broker delivers it again
-        self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
-        try:
-            is_failure = self._settle(error, exc_info)
-        except DLXError as problem:
-            logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem)  # noqa: TRY400
-            return self.reject(requeue=True)
-        except Exception:
-            logger.exception("not handed over task=%s id=%s", self.name, self.id)
-            return self.reject(requeue=True)
-        if is_failure:
-            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
-        return None
+        self._is_settled = getattr(exc_info, "dlx_is_settled", False)
+        if not self._is_settled and self._is_ours_to_settle(error):
+            if isinstance(error, (SystemExit, KeyboardInterrupt)):
+                exc_info = as_lost(error)
+                error = _error_of(exc_info)
+            if state.should_terminate is not None and isinstance(error, (WorkerLostError, TimeLimitExceeded)):
+                return None  # a cold shutdown: unacknowledged, the broker delivers it again
+            self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
+            if not self._is_failure(error, exc_info):
+                return None
+            self._dead_of = exc_info if self._is_timeout_handled else None
+        if self._is_settled and isinstance(error, MemoryError):
+            # Celery lets the whole worker die of it, which would then be delivered again.
+            self.acknowledge()
+            state.task_ready(self)
+            self.send_event("task-failed", exception=safe_repr(error), traceback=exc_info.traceback)
+            return None
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001
-        """Celery's second callback for a hard time limit: it would store FAILURE and call the errbacks again."""
-        if soft or not self._is_timeout_handled:
+        """A hard time limit comes here after on_failure, which did it all; with gevent it comes here alone."""
+        if soft or not isinstance(self._delivery_info, DeliveryInfo) or not self.task.acks_late:
             super().on_timeout(soft, timeout)
-        else:
-            logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+            return
+        logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        if not self._is_timeout_handled:
+            try:
+                raise TimeLimitExceeded(timeout)  # noqa: TRY301 - for its traceback
+            except TimeLimitExceeded:
+                self.on_failure(ExceptionInfo())
+        if self._dead_of is not None:
+            try:
+                error = _error_of(self._dead_of)
+                self.task.on_failure(error, self.id, self.args, self.kwargs, self._dead_of)
+            except Exception:
+                logger.exception("on_failure raised task=%s id=%s", self.name, self.id)
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         """What is handed over is not rejected as well: it would be there twice."""
@@ -114,6 +127,29 @@ class DLXRequest(Request):
             and not self._already_cancelled
             and not self._already_revoked
         )
+
+    def _is_failure(self, error: BaseException, exc_info: Any) -> bool:
+        """Hand the message over; True if Celery is to handle a failure now, False if the task lives on."""
+        if isinstance(error, WorkerLostError) and getattr(self, "_success_was_stored", bool)():
+            self._is_settled = True  # it had succeeded; only its process died
+            return True
+        try:
+            return self._settle(error, exc_info)
+        except DLXError as problem:
+            logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem)  # noqa: TRY400
+        except Exception:
+            logger.exception("not handed over task=%s id=%s", self.name, self.id)
+        self._give_back()
+        return False
+
+    def _give_back(self) -> None:
+        """Let the delivery go back to its queue after a pause, which the event loop must not sit out."""
+        state.task_ready(self)
+        runtime = runtime_of(self._app)
+        if runtime.consumer is not None:
+            runtime.consumer.timer.call_after(runtime.next_pause_seconds(), self.reject, (True,))
+        else:
+            self.reject(requeue=True)
 
     def _settle(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
@@ -161,7 +197,7 @@ class DLXRequest(Request):
         failure = Failure(
             attempt=request.retries + 1,
             at_ms=time.time_ns() // 1_000_000,
-            error=describe(error),
+            error=text_of(error),
             delay_ms=length,
             worker=self.hostname,
         )
@@ -189,9 +225,13 @@ class DLXRequest(Request):
         if self.store_errors:
             task.backend.mark_as_retry(self.id, error, exc_info.traceback, request=request)
         self.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)
-        task.on_retry(error, self.id, self.args, self.kwargs, exc_info)
         reason = Retry(exc=error, when=delay_ms / 1000)
-        signals.task_retry.send(sender=task, request=request, reason=reason, einfo=exc_info)
+        task.request_stack.push(request)
+        try:
+            task.on_retry(error, self.id, self.args, self.kwargs, exc_info)
+            signals.task_retry.send(sender=task, request=request, reason=reason, einfo=exc_info)
+        finally:
+            task.request_stack.pop()
 
 
 def _error_of(exc_info: Any) -> BaseException:
@@ -199,12 +239,13 @@ def _error_of(exc_info: Any) -> BaseException:
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
 
 
-def _as_lost(error: BaseException) -> ExceptionInfo:
-    """A body that called sys.exit() took its process down like any other crash."""
-    try:
-        raise WorkerLostError(f"Worker exited prematurely: {error!r}.")  # noqa: TRY301 - only a raised error has a traceback
-    except WorkerLostError:
-        return ExceptionInfo()
+def _check(request: Request) -> None:
+    """What Celery finds out only when it is too late for a message to be kept."""
+    if not isinstance(request.id, str) or not isinstance(request.type, str):
+        raise TypeError("the headers 'id' and 'task' must be strings")
+    hard, soft = request.time_limits
+    if not all(limit is None or isinstance(limit, (int, float)) for limit in (hard, soft)):
+        raise TypeError("the header 'timelimit' must be two numbers")
 
 
 def message_of(message: Any) -> Message:

@@ -104,16 +104,13 @@ class Runtime:
     @cached_property
     def publisher(self) -> Publisher:
         """Connections of our own, in confirm mode."""
-        return Publisher(
-            lambda: self._app.connection_for_write(transport_options={"confirm_publish": True}),
-            confirm_timeout_ms=self.settings.confirm_timeout_ms,
-        )
+        return Publisher(self._app.connection_for_write, confirm_timeout_ms=self.settings.confirm_timeout_ms)
 
     @cached_property
     def quick_publisher(self) -> Publisher:
         """The same for the worker's main process, whose event loop stands still as long as a publish takes."""
         return Publisher(
-            lambda: self._app.connection_for_write(transport_options={"confirm_publish": True}),
+            lambda: self._app.connection_for_write(connect_timeout=_QUICK_MS / 1000),
             confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
         )
 
@@ -176,7 +173,7 @@ class Runtime:
         publisher = self.quick_publisher if quickly else self.publisher
         return publisher.producer(needs=needs if self.settings.declare else None)
 
-    def bury(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
+    def publish_dead(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
         """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""
         failure = Failure(
             attempt=record.attempts,
@@ -194,10 +191,14 @@ class Runtime:
         """All is well: the next failure pauses briefly again."""
         self._failures_in_a_row = 0
 
-    def pause(self) -> None:
-        """Wait before a delivery goes back to its queue, longer each time, so that it is no hot loop."""
-        seconds = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2 ** min(self._failures_in_a_row, 10))
+    def next_pause_seconds(self) -> float:
+        """How long a delivery waits before it goes back to its queue, longer each time, so that it is no hot loop."""
         self._failures_in_a_row += 1
+        return min(_LONGEST_PAUSE_SECONDS, 0.25 * float(2 ** min(self._failures_in_a_row, 10)))
+
+    def pause(self) -> None:
+        """Wait that long, in a pool process."""
+        seconds = self.next_pause_seconds()
         with suppress(SoftTimeLimitExceeded):  # time is up: go back at once
             time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
 
@@ -229,6 +230,7 @@ class Runtime:
             with (self.quick_publisher if quickly else self.publisher).connection() as connection:
                 declare(connection, foundation(self.names, [queue.kind]) | around(self.names, queue))
         self._standing.add(queue.name)
+        self._kinds[queue.name] = queue.kind
 
     def _lane_ms(self, delay_ms: int) -> int:
         return lane_ms(delay_ms, exact=self.exact_lanes, ratio=self.settings.grid, limit_ms=self.settings.max_delay_ms)

@@ -72,7 +72,7 @@ def _keep(  # noqa: PLR0913, PLR0917
             quickly=True,
         )
     except DLXError as problem:
-        pause = min(_LONGEST_PAUSE_SECONDS, 2.0**tries)
+        pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** min(tries, 5))
         logger.error("not handed over reason=%s, trying again in %d s: %s", reason, pause, problem)  # noqa: TRY400
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then, tries + 1))
         return

@@ -14,15 +14,18 @@ from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import registry
 
-from celery_dlx_retry.core.headers import Failure, describe, first_failed_at_ms, with_failure
+from celery_dlx_retry.core.headers import Failure, first_failed_at_ms, own_headers, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
 from celery_dlx_retry.core.policy import Dead, Wait, as_policy, decide
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.errors import DeadLetter, InvalidRoute, PublishError, RetryIn, TopologyError
 from celery_dlx_retry.worker.bootstep import install
-from celery_dlx_retry.worker.guard import attempt_of, give_back, guarded, is_ours, reporting
+from celery_dlx_retry.worker.burial import text_of
+from celery_dlx_retry.worker.delivery import attempt_of, is_ours
+from celery_dlx_retry.worker.guard import give_back, guarded
 from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.trace import traced
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -50,10 +53,10 @@ class DLXRetryTask(Task):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Flask's own recipe overrides __call__ without calling ours, and a before_start may fail as a body may.
-        for hook, wrapper in (("__call__", guarded), ("before_start", guarded), ("on_failure", reporting)):
+        for hook in ("__call__", "before_start"):
             found = getattr(cls, hook)
             if found is not getattr(Task, hook) and not hasattr(found, "__dlx__"):
-                setattr(cls, hook, wrapper(found))
+                setattr(cls, hook, guarded(found))
 
     @classmethod
     def bind(cls, app: Celery) -> Celery:
@@ -87,9 +90,27 @@ class DLXRetryTask(Task):
         request._protected = 1  # noqa: SLF001
         return self.run(*args, **kwargs)
 
-    @reporting
-    def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Celery's hook; override it freely."""
+    @property
+    def __trace__(self) -> Any:
+        """Celery's tracer for this task, which the worker sets, in our wrapping."""
+        return self.__dict__.get("_dlx_trace")
+
+    @__trace__.setter
+    def __trace__(self, tracer: Any) -> None:
+        self.__dict__["_dlx_trace"] = traced(tracer) if tracer is not None else None
+
+    @property
+    def override_max_retries(self) -> int:
+        """What retry(max_retries=…) leaves for Celery's autoretry. Celery leaves it to every later task, too."""
+        try:
+            limit: int = self.request.__dict__["_dlx_max_retries"]
+        except KeyError:
+            raise AttributeError("override_max_retries") from None
+        return limit
+
+    @override_max_retries.setter
+    def override_max_retries(self, limit: int) -> None:
+        self.request.__dict__["_dlx_max_retries"] = limit
 
     def dead_letter(self, reason: str = "") -> NoReturn:
         """Give up now: the message becomes a dead letter, whatever the policy says."""
@@ -165,12 +186,12 @@ class DLXRetryTask(Task):
         failure = Failure(
             attempt=request.retries + 1,
             at_ms=_now_ms(),
-            error=describe(attempt.error) if attempt.error is not None else "",
+            error=text_of(attempt.error) if attempt.error is not None else "",
             delay_ms=length,
             worker=request.hostname or "",
         )
         # retry(headers=...) replaces the headers that the message came with; ours stay.
-        ours = {key: value for key, value in request.delivery_info.message.headers.items() if key.startswith("dlx-")}
+        ours = own_headers(request.delivery_info.message.headers)
         options["headers"] = with_failure({**(options.get("headers") or {}), **ours}, failure)
         with runtime.hand_over(needs) as producer:
             result = super().apply_async(
@@ -183,8 +204,8 @@ class DLXRetryTask(Task):
                 add_to_parent=False,
                 **options,
             )
-        runtime.published()
         attempt.is_handed_over = True
+        runtime.published()
         logger.info(
             "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
             self.name, request.id, request.retries + 1, length, queue.name,

@@ -17,7 +17,7 @@ import celery_dlx_retry
 from celery_dlx_retry.broker.deadletters import browse, replay
 from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import Missing, Unroutable
+from celery_dlx_retry.errors import Missing
 
 REPLAYING = """
 import os, signal, sys
@@ -36,7 +36,7 @@ if when == "between":
                 os.kill(os.getpid(), signal.SIGKILL)
     publish.ConfirmedProducer = Killed
 publisher = publish.Publisher(lambda: Connection(url), confirm_timeout_ms=10_000)
-for letter in replay(Connection(url), queue, publisher=publisher, wanted=lambda letter: True):
+for letter, _ in replay(Connection(url), queue, publisher=publisher, wanted=lambda letter: True):
     print(letter.record.task_id, flush=True)
 """
 
@@ -57,7 +57,7 @@ def dead_record(number, *, queue):
     )
 
 
-def bury(bench, work, ids):
+def bury(bench, work, ids, *, lying=0):
     """Dead letters of a work queue, made as a worker makes them."""
     publisher = bench.publisher()
     for number in ids:
@@ -67,7 +67,7 @@ def bury(bench, work, ids):
         with publisher.producer() as producer:
             producer.publish([[number], {}, {}], exchange=bench.names.dead(), routing_key=work.family, headers=headers)
     queue = bench.names.dead_letters(work.family)
-    eventually(lambda: bench.depth(queue) == len(ids))
+    eventually(lambda: bench.depth(queue) == lying + len(ids))
     return queue
 
 
@@ -186,7 +186,7 @@ def test_a_replayed_letter_is_as_new_but_remembers(bench, kind):
     work = bench.work(kind)
     queue = bury(bench, work, [1])
 
-    (letter,) = replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)
+    ((letter, _),) = replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)
 
     (message,) = bench.take(work.name)
     assert letter.record.task_id == "1"
@@ -205,7 +205,7 @@ def test_only_the_wanted_are_replayed(bench, kind):
         bench.connection, queue, publisher=bench.publisher(), wanted=lambda letter: int(letter.record.task_id) % 2
     )
 
-    assert task_ids(moved) == [1, 3, 5]
+    assert task_ids(letter for letter, _ in moved) == [1, 3, 5]
     assert bench.ids(work.name) == [1, 3, 5]
     eventually(lambda: bench.depth(queue) == 3)
     assert bench.ids(queue) == [0, 2, 4]
@@ -216,7 +216,7 @@ def test_who_stops_a_replay_leaves_the_rest_where_it_is(bench, kind):
     queue = bury(bench, work, range(6))
 
     with closing(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)) as moving:
-        moved = task_ids([next(moving), next(moving)])
+        moved = task_ids([next(moving)[0], next(moving)[0]])
 
     assert moved == [0, 1]
     assert bench.ids(work.name) == [0, 1]
@@ -229,12 +229,24 @@ def test_a_letter_whose_work_queue_is_gone_stays(bench, kind):
     queue = bury(bench, work, range(2))
     bench.connection.default_channel.queue_delete(work.name)
 
-    with pytest.raises(Unroutable) as caught:
-        list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+    tried = list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
 
-    assert caught.value.routing_key == work.name
+    assert [problem.routing_key for _, problem in tried] == [work.name, work.name]
     eventually(lambda: bench.depth(queue) == 2)
     assert bench.ids(queue) == [0, 1]
+
+
+def test_a_letter_that_cannot_be_replayed_does_not_hold_up_the_others(bench):
+    work = bench.work("classic")
+    queue = bury(bench, work, [1])
+    bench.put(queue, [0])  # by hand: nobody knows where it belongs
+    bury(bench, work, [2], lying=2)
+
+    tried = list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+
+    assert [problem is None for _, problem in tried] == [True, False, True]
+    assert bench.ids(work.name) == [1, 2]
+    eventually(lambda: bench.depth(queue) == 1)
 
 
 def test_what_dies_again_while_a_replay_runs_waits_for_the_next_one(bench):

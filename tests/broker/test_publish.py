@@ -31,10 +31,10 @@ def test_one_connection_serves_one_publish_after_the_other(bench):
     queue, publisher = bench.queue(), bench.publisher()
 
     send(publisher, queue)
-    (connection,) = publisher._idle
+    ((connection, _),) = publisher._idle
     send(publisher, queue)
 
-    assert publisher._idle == [connection]
+    assert [idle for idle, _ in publisher._idle] == [connection]
     assert bench.depth(queue) == 2
 
 
@@ -185,7 +185,7 @@ def send_many(publisher, queue):
 def test_a_fork_leaves_the_parents_connection_alone(bench, fork):
     queue, publisher = bench.queue(), bench.publisher()
     send(publisher, queue, headers={"id": 1})
-    (connection,) = publisher._idle
+    ((connection, _),) = publisher._idle
     socket = connection.connection.transport.sock
 
     def in_child():
@@ -194,7 +194,7 @@ def test_a_fork_leaves_the_parents_connection_alone(bench, fork):
     assert (forked(in_child) if fork == "os.fork" else spawned(in_child)) == 0
     send(publisher, queue, headers={"id": 3})
 
-    assert publisher._idle == [connection]
+    assert [idle for idle, _ in publisher._idle] == [connection]
     assert connection.connection.transport.sock is socket
     assert bench.ids(queue) == [1, 2, 3]
 

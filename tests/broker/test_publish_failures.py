@@ -160,7 +160,7 @@ def test_a_time_limit_in_the_middle_of_a_publish_drops_the_connection(bench, bro
 def test_a_connection_that_the_broker_closed_is_noticed_before_anything_is_written_to_it(bench, broker):
     queue, publisher = bench.queue(), bench.publisher()
     send(publisher, queue, 1)
-    (closed,) = publisher._idle
+    ((closed, _),) = publisher._idle
 
     broker.ctl("close_all_connections", "maintenance")
     send(publisher, queue, 2)

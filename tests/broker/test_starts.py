@@ -33,23 +33,23 @@ def test_the_queue_of_marks_is_classic_and_expires_after_a_day_unused(bench, mar
 
 def test_marks_are_counted_until_they_are_forgotten(bench, marks):
     publisher = bench.publisher()
-    assert count(publisher, marks) == 0
+    assert count(publisher, marks, worker="me/2") == 0
 
     counts = []
     for _ in range(3):
-        mark(publisher, marks)
-        counts.append(count(publisher, marks))
+        mark(publisher, marks, worker="other/1")
+        counts.append(count(publisher, marks, worker="me/2"))
     forget(publisher, marks)
 
     assert counts == [1, 2, 3]
-    assert count(publisher, marks) == 0
+    assert count(publisher, marks, worker="me/2") == 0
     assert bench.depth(marks.name) is None
 
 
 def test_to_count_and_to_forget_what_was_never_marked_makes_no_queue_and_no_error(bench, marks):
     publisher = bench.publisher()
 
-    assert count(publisher, marks) == 0
+    assert count(publisher, marks, worker="me/2") == 0
     forget(publisher, marks)
 
     assert bench.depth(marks.name) is None
@@ -58,44 +58,44 @@ def test_to_count_and_to_forget_what_was_never_marked_makes_no_queue_and_no_erro
 def test_a_count_of_nothing_leaves_the_connection_good_for_the_mark(bench, marks):
     publisher = bench.publisher()
 
-    assert count(publisher, marks) == 0
-    (before,) = publisher._idle
-    mark(publisher, marks)
+    assert count(publisher, marks, worker="me/2") == 0
+    ((before, _),) = publisher._idle
+    mark(publisher, marks, worker="other/1")
 
-    assert count(bench.publisher(), marks) == 1
-    assert publisher._idle == [before]
+    assert count(bench.publisher(), marks, worker="me/2") == 1
+    assert [idle for idle, _ in publisher._idle] == [before]
 
 
 def test_marks_belong_to_one_task_and_one_prefix(bench, marks):
     publisher = bench.publisher()
     others = [marks_of(bench.names, "8f14e45e"), marks_of(type(bench.names)(prefix=f"{bench.prefix}b"), "8f14e45f")]
     for one in (marks, *others):
-        mark(publisher, one)
+        mark(publisher, one, worker="other/1")
 
     forget(publisher, marks)
 
-    assert [count(publisher, one) for one in (marks, *others)] == [0, 1, 1]
+    assert [count(publisher, one, worker="me/2") for one in (marks, *others)] == [0, 1, 1]
 
 
 def test_after_being_forgotten_they_count_from_the_start(bench, marks):
     publisher = bench.publisher()
-    mark(publisher, marks)
-    mark(publisher, marks)
+    mark(publisher, marks, worker="other/1")
+    mark(publisher, marks, worker="other/1")
     forget(publisher, marks)
 
-    mark(publisher, marks)
+    mark(publisher, marks, worker="other/1")
 
-    assert count(publisher, marks) == 1
+    assert count(publisher, marks, worker="me/2") == 1
 
 
 def test_marks_survive_a_crash_and_a_restart_of_the_broker(bench, broker, marks):
-    mark(bench.publisher(), marks)
-    mark(bench.publisher(), marks)
+    mark(bench.publisher(), marks, worker="other/1")
+    mark(bench.publisher(), marks, worker="other/1")
 
     broker.kill()
     broker.start()
 
-    assert count(bench.publisher(), marks) == 2
+    assert count(bench.publisher(), marks, worker="me/2") == 2
 
 
 def test_the_broker_takes_every_task_id_and_keeps_them_apart(bench):
@@ -103,7 +103,16 @@ def test_the_broker_takes_every_task_id_and_keeps_them_apart(bench):
     every = [marks_of(bench.names, task_id) for task_id in ODD_IDS.values()]
 
     for one in every:
-        mark(publisher, one)
+        mark(publisher, one, worker="other/1")
 
     assert len({one.name for one in every}) == len(ODD_IDS)
-    assert [count(publisher, one) for one in every] == [1] * len(ODD_IDS)
+    assert [count(publisher, one, worker="me/2") for one in every] == [1] * len(ODD_IDS)
+
+
+def test_marks_of_the_worker_that_asks_do_not_count_for_it_is_alive(bench, marks):
+    publisher = bench.publisher()
+    mark(publisher, marks, worker="me/2")
+    mark(publisher, marks, worker="other/1")
+
+    assert count(publisher, marks, worker="me/2") == 1
+    assert count(publisher, marks, worker="me/3") == 2

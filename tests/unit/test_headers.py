@@ -9,6 +9,7 @@ import pytest
 from amqp.serialization import dumps, loads
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import shown
 
 from celery_dlx_retry.core.headers import (
     DeadRecord,
@@ -257,7 +258,7 @@ def test_the_first_failure_keeps_its_time():
     assert first_failed_at_ms(headers, now_ms=9) == 5
 
 
-@pytest.mark.parametrize("value", [None, 0, -1, 101, True, "50", 50.0, [50]], ids=repr)
+@pytest.mark.parametrize("value", [None, 0, -1, 101, True, "50", 50.0, [50]], ids=shown)
 def test_a_first_failure_that_makes_no_sense_is_now(value):
     assert first_failed_at_ms({"dlx-first-failed-at": value}, now_ms=100) == 100
 
@@ -273,7 +274,7 @@ def test_crashes_are_counted_in_a_header_of_version_1():
     assert crashes_of({"dlx-crashes": 2}) == 2
 
 
-@pytest.mark.parametrize("value", [None, -1, True, "2", 2.0, [2]], ids=repr)
+@pytest.mark.parametrize("value", [None, -1, True, "2", 2.0, [2]], ids=shown)
 def test_a_count_of_crashes_that_makes_no_sense_is_none(value):
     assert crashes_of({"dlx-crashes": value}) == 0
     assert crashes_of({}) == 0
@@ -287,7 +288,7 @@ def test_what_the_broker_wrote_is_dropped(header):
     assert without_broker_headers({header: BROKER_HEADERS[header], "id": "7b1c"}) == {"id": "7b1c"}
 
 
-@pytest.mark.parametrize("header", ["x-custom", "x-match", "x-retry", "X-Death", "death", b"x-caf\xe9"], ids=repr)
+@pytest.mark.parametrize("header", ["x-custom", "x-match", "x-retry", "X-Death", "death", b"x-caf\xe9"], ids=shown)
 def test_what_others_wrote_is_kept(header):
     assert without_broker_headers({header: 1}) == {header: 1}
     assert without_record({header: 1}) == {header: 1}
@@ -617,7 +618,7 @@ def test_the_brokers_time_of_death_is_utc_wherever_the_worker_runs(at):
 
 
 @pytest.mark.parametrize(
-    "garbage", [None, 7, "rejected", {}, [], [None], ["rejected"], [7], [[]], {"queue": "orders"}], ids=repr
+    "garbage", [None, 7, "rejected", {}, [], [None], ["rejected"], [7], [[]], {"queue": "orders"}], ids=shown
 )
 def test_a_death_that_is_garbage_is_no_record(garbage):
     assert record_of({"x-death": garbage}) is None
@@ -664,7 +665,7 @@ def test_the_deadline_counts_anew_after_a_replay():
     assert first_failed_at_ms(headers, now_ms=100) == 100
 
 
-@pytest.mark.parametrize("replays", [None, "2", True, -1, [1]], ids=repr)
+@pytest.mark.parametrize("replays", [None, "2", True, -1, [1]], ids=shown)
 def test_a_number_of_replays_that_makes_no_sense_starts_at_one(replays):
     assert for_replay({"dlx-replays": replays})["dlx-replays"] == 1
 

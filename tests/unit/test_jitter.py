@@ -3,6 +3,7 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import shown
 
 from celery_dlx_retry.core.jitter import FullJitter, ProportionalJitter
 from celery_dlx_retry.errors import InvalidPolicy
@@ -60,7 +61,7 @@ def test_no_delay_stays_no_delay(jitter):
     assert jitter.apply(0, ALMOST_ONE) == 0
 
 
-@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan"), float("inf"), True, "0.1", None], ids=repr)
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan"), float("inf"), True, "0.1", None], ids=shown)
 def test_a_share_that_makes_no_sense_is_refused(share):
     with pytest.raises(InvalidPolicy, match=r"ProportionalJitter\.share is .* at most 1"):
         ProportionalJitter(share)

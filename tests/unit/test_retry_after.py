@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import shown
 
 from celery_dlx_retry.core.retry_after import hinted_delay_ms
 from celery_dlx_retry.errors import DeadLetter, RetryIn
@@ -68,7 +69,7 @@ def hint(error):
         (IN_90_S - timedelta(days=1), 0),
         ("9" * 1000, int("9" * 1000) * 1000),
     ],
-    ids=lambda value: repr(value)[:40],
+    ids=shown,
 )
 def test_an_attribute_names_the_delay_in_every_usual_form(value, delay_ms):
     assert hint(Throttled(value)) == delay_ms
@@ -102,7 +103,7 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("value", GARBAGE, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", GARBAGE, ids=shown)
 def test_garbage_is_no_hint_wherever_it_stands(value):
     errors = [Throttled(value), RetryIn(value), RequestsHTTPError({"Retry-After": value})]
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from celery import Celery
+from support import shown
 
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.errors import ConfigurationError, InvalidSetting, UnknownSetting
@@ -114,7 +115,7 @@ SECONDS = "a timedelta or a number of seconds, finite and not negative"
         ("dlx_confirm_timeout", True, SECONDS),
         ("dlx_confirm_timeout", timedelta(seconds=-1), SECONDS),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_bad_value_fails_with_what_is_and_what_should_be(setting, value, wanted):
     with pytest.raises(InvalidSetting) as caught:

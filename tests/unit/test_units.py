@@ -4,6 +4,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import shown
 
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
@@ -47,7 +48,7 @@ def test_seconds_become_whole_milliseconds_rounded_up(seconds, milliseconds):
         1j,
         [1],
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_what_is_no_delay_is_refused_by_name(value):
     with pytest.raises(InvalidDelay, match=r"^Fixed\.delay is ") as caught:

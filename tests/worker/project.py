@@ -152,3 +152,44 @@ def slow(self, seconds):
     record(self)
     time.sleep(seconds)  # noqa: TID251 - work that takes a while
     record(self, "done")
+
+
+class Stubborn(DLXRetryTask):
+    """Hooks that fail after the message has been handed over."""
+
+    abstract = True
+
+    def on_retry(self, *_failure):
+        raise RuntimeError("on_retry")
+
+    def on_failure(self, exc, task_id, args, kwargs, einfo):
+        super().on_failure(exc, task_id, args, kwargs, einfo=einfo)
+        raise RuntimeError("on_failure")
+
+
+@app.task(bind=True, base=Stubborn)
+def stubborn(self, failures):
+    record(self)
+    if self.request.retries < failures:
+        raise self.retry(countdown=0.2, max_retries=1)
+    if failures:
+        return "healed"
+    raise ValueError("no")
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def hungry(self):
+    record(self)
+    raise MemoryError("too much")
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def mutate(self, thing=None):  # noqa: ARG001 - what cannot be encoded
+    record(self)
+    raise self.retry(args=[object()], countdown=0.1)
+
+
+@app.task(bind=True, base=DLXRetryTask)
+def reject_oddly(self):
+    record(self)
+    raise Reject(lambda: None, requeue=False)

@@ -47,7 +47,7 @@ def fork(self, failures):
     record(self, "done")
 
 
-@app.task(bind=True, base=DLXRetryTask, name="project.hasty", soft_time_limit=2, time_limit=60)
+@app.task(bind=True, base=DLXRetryTask, name="project.hasty", soft_time_limit=4, time_limit=60)
 def hasty(self, gate):
     """Announce itself, wait for a file, and retry: the time is up while the retry is published."""
     record(self)

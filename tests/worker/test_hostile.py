@@ -302,8 +302,8 @@ def test_no_message_vanishes_and_none_takes_the_worker_down(project, broker):
 
     dead = ledger.dead()
     for message in messages:
-        # Celery fails over such a canvas once more after our dead letter is out, and its main process does not know that
-        # there is one: rather two than none.
+        # Celery fails over such a canvas once more after the dead letter is out, and the main process does not know
+        # that there is one: rather two than none.
         most = 2 if message.body in BROKEN_CANVAS else 1
         assert len(dead[message.number]) <= most, vars(message)
         for letter in dead[message.number]:

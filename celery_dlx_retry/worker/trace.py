@@ -1,0 +1,61 @@
+"""Around Celery's tracer: whatever it makes of a run, the main process learns whether the message is settled.
+
+Between the hand-over and the acknowledgement Celery stores results and calls users' hooks, and any of them may raise.
+The main process would then take a message for lost that waits in a lane, or is a dead letter already.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from billiard import current_process
+from billiard.einfo import ExceptionInfo
+from celery.app.trace import TraceInfo, trace_ok_t
+from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+from celery.states import FAILURE
+from celery.utils.log import get_logger
+
+from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = get_logger(__name__)
+
+
+def traced(tracer: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what ``build_tracer`` made."""
+
+    @functools.wraps(tracer)
+    def trace(uuid: Any, args: Any, kwargs: Any, request: Any = None) -> Any:
+        info = (request or {}).get("delivery_info")
+        if not isinstance(info, DeliveryInfo):
+            return tracer(uuid, args, kwargs, request)
+        attempt = info.attempt = Attempt()
+        try:
+            outcome = tracer(uuid, args, kwargs, request)
+        except (WorkerShutdown, WorkerTerminate):
+            raise
+        except SystemExit as exc:
+            if current_process().name != "MainProcess":
+                raise  # a pool process may exit, and the main process will see it
+            outcome = trace_ok_t(as_lost(exc), TraceInfo(FAILURE, exc), 0.0, None)
+        except Exception as exc:
+            if not attempt.is_settled:
+                raise
+            logger.exception("after the hand-over id=%s", uuid)
+            outcome = trace_ok_t(ExceptionInfo(), TraceInfo(FAILURE, exc), 0.0, None)
+        if isinstance(outcome.retval, ExceptionInfo):
+            outcome.retval.dlx_is_settled = attempt.is_settled
+        return outcome
+
+    return trace
+
+
+def as_lost(error: BaseException) -> ExceptionInfo:
+    """A body that called sys.exit() took its process down like any other crash."""
+    try:
+        raise WorkerLostError(f"Worker exited prematurely: {error!r}.")  # noqa: TRY301 - for its traceback
+    except WorkerLostError:
+        return ExceptionInfo()

@@ -1,0 +1,144 @@
+"""What a cluster of three promises: quorum queues, a node that dies, nothing lost."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from contextlib import closing
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from amqp.exceptions import AMQPError
+from kombu.connection import Connection
+from kombu.exceptions import KombuError
+from support import eventually
+
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.testing.chaos_breaks import take_down
+from celery_dlx_retry.testing.chaos_report import report_on
+from celery_dlx_retry.testing.chaos_run import Plan, Run
+from celery_dlx_retry.testing.chaos_view import View
+from celery_dlx_retry.testing.cluster import start_cluster
+from celery_dlx_retry.testing.rabbitmq import ROOT
+from celery_dlx_retry.testing.sandbox import WayFailed
+
+WAITING = 2000
+WAIT_MS = 15_000
+
+
+@pytest.fixture(scope="module")
+def started(say):
+    root = os.environ.get(ROOT)
+    try:
+        cluster = start_cluster(Path(root).resolve() if root else None)
+    except WayFailed as exc:
+        pytest.skip(f"a cluster needs a local RabbitMQ: {exc}")
+    with cluster:
+        say(f"RabbitMQ {cluster.version}, {len(cluster.nodes)} nodes")
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started):
+    """Whole again after each test."""
+    yield started
+    started.start()
+
+
+def test_when_the_leader_of_a_lane_is_killed_all_that_wait_in_it_come_back(cluster, say):
+    names, work = Names(prefix="leader"), WorkQueue(name="leader.work", kind="quorum")
+    stand(cluster.url, names, work)
+    publish(cluster.url, names.lane("quorum", WAIT_MS), work.name)
+
+    cluster.leader_of(names.lane("quorum", WAIT_MS)).kill()
+
+    found = Counter()
+    eventually(lambda: take(cluster.url, work.name, found) and len(found) == WAITING, within=60)
+    say(f"{WAITING} in = {len(found)} back, {found.total() - len(found)} duplicates")
+    assert set(found) == set(range(WAITING))
+
+
+def test_workers_start_and_work_while_a_node_is_down(cluster, say):
+    cluster.nodes[0].kill()  # the first that everybody tries
+
+    report = run_chaos(cluster, tasks=200)
+
+    say(report.count.line)
+    assert report.count.lost == ()
+
+
+def test_each_node_in_turn_is_killed_and_started_under_load(cluster, say):
+    nodes = cycle(cluster.nodes)
+
+    def break_one():
+        node = next(nodes)
+        broken = take_down(node, node.name, kill=True)
+        node.start()
+        cluster.wait_until_whole()
+        return broken
+
+    report = run_chaos(cluster, tasks=300, restarts=len(cluster.nodes), break_broker=break_one)
+
+    say(report.count.line)
+    assert report.restarts == len(cluster.nodes)
+    assert report.count.lost == ()
+
+
+def run_chaos(cluster, *, tasks, restarts=0, break_broker=None):
+    plan = Plan(
+        tasks=tasks,
+        workers=1,
+        concurrency=2,
+        kills=0,
+        restarts=restarts,
+        queue_type="quorum",
+        lanes="auto",
+        seconds=120,
+        seed=1,
+    )
+    out = io.StringIO()
+    with closing(Run(plan, cluster.url, break_broker, View(out), keep=None)) as run:
+        run.go()
+        assert run.is_in_time, out.getvalue()
+        return report_on(run)
+
+
+def stand(url, names, work):
+    with Connection(url) as connection:
+        connection.channel().queue_declare(
+            work.name, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"}
+        )
+        topology = foundation(names, ["quorum"]) | around(names, work) | lane(names, "quorum", WAIT_MS)
+        declare(connection, topology)
+
+
+def publish(url, exchange, routing_key):
+    publisher = Publisher(lambda: Connection(url), confirm_timeout_ms=10_000)
+    with closing(publisher), publisher.producer() as producer:
+        for number in range(WAITING):
+            message = Message(
+                body=str(number).encode(),
+                content_type="text/plain",
+                content_encoding="utf-8",
+                headers={},
+                properties={},
+            )
+            producer.publish_message(message, exchange=exchange, routing_key=routing_key)
+
+
+def take(url, queue, found):
+    """Take out all that is there; True unless the connection was lost meanwhile."""
+    try:
+        with Connection(url) as connection:
+            channel = connection.channel()
+            while message := channel.basic_get(queue):
+                found[int(message.body)] += 1
+                channel.basic_ack(message.delivery_tag)
+    except (AMQPError, KombuError, OSError):
+        return False
+    return True
