@@ -172,6 +172,8 @@ class DLXRetryTask(Task):
         # The message is to come back as it came, also when this app would now write it otherwise.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
+        if isinstance(ignored := info.message.headers.get("ignore_result"), bool):
+            publish.setdefault("ignore_result", ignored)  # Celery before 5.7 forgets it
         return signature
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:

@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from support import eventually
 
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
 from celery_dlx_retry.testing.chaos_count import Count, End, count
 from celery_dlx_retry.testing.sandbox import free_ports
 
 COMMAND = [sys.executable, "-m", "celery_dlx_retry.testing.chaos"]
+WAIT_MS = 300
 LINE = r"(\d+) in = (\d+) done \+ (\d+) dead, (\d+) lost, (\d+) duplicates"
 
 
@@ -88,6 +93,35 @@ def test_without_a_broker_it_says_so_in_one_sentence():
 )
 def test_options_that_exclude_each_other_are_refused(arguments):
     assert chaos(*arguments).returncode == 2
+
+
+# --- what a chaos run has taught ---
+
+
+@pytest.mark.parametrize(("kind", "is_lossy"), [("classic", True), ("quorum", False)])
+def test_what_a_lane_has_just_returned_survives_a_crash_of_the_broker_only_if_the_lane_is_quorum(
+    broker, prefix, kind, is_lossy
+):
+    if not broker.can_restart:
+        pytest.skip("this broker is not ours to kill")
+    names, work = Names(prefix=prefix), WorkQueue(name=prefix, kind=kind)
+    with Connection(broker.url) as connection:
+        connection.channel().queue_declare(prefix, durable=True, auto_delete=False)  # a classic work queue
+        declare(connection, foundation(names, [kind]) | around(names, work) | lane(names, kind, WAIT_MS))
+    publisher = Publisher(lambda: Connection(broker.url), confirm_timeout_ms=10_000)
+    sent, age = 0, Age()
+    with closing(publisher), publisher.producer() as producer:
+        while age.seconds < 2:
+            producer.publish(str(sent), exchange=names.lane(kind, WAIT_MS), routing_key=prefix)
+            sent += 1
+
+    broker.kill()
+    broker.start()
+
+    found = set()
+    with suppress(AssertionError):
+        eventually(lambda: take(broker.url, prefix, found) and len(found) == sent, within=3 if is_lossy else 20)
+    assert (len(found) < sent) is is_lossy
 
 
 # --- the count ---
@@ -184,6 +218,25 @@ def purge(url, queue):
         except NotFound:
             return 0
         return connection.channel().queue_purge(queue)
+
+
+def take(url, queue, found):
+    """Take out all that is there."""
+    with Connection(url) as connection:
+        while message := connection.default_channel.basic_get(queue, no_ack=True):
+            found.add(int(message.body))
+    return True
+
+
+class Age:
+    """Of itself."""
+
+    def __init__(self):
+        self._born = time.monotonic()
+
+    @property
+    def seconds(self):
+        return time.monotonic() - self._born
 
 
 def left_of(name, management):

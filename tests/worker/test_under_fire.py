@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
@@ -42,7 +43,11 @@ def worked(project, count):
     eventually(lambda: len(project.records(event="worked")) >= count, within=60)
 
 
-def test_a_broker_killed_and_started_in_a_burst_of_200_loses_none(project, plans, broker, say):
+# Out of a classic lane RabbitMQ moves a message without waiting until the work queue has it on disk: a crash loses what
+# came back in the last quarter of a second. A quorum lane waits, in front of a classic work queue as well.
+@pytest.mark.parametrize("lanes", ["auto", "quorum"])
+def test_a_broker_killed_and_started_in_a_burst_of_200_loses_none(project, plans, broker, say, lanes):
+    project.conf["dlx_queue_type"] = lanes
     with project.worker(module="project_fire", concurrency=4):
         burst(plans, 200)
         worked(project, 80)
@@ -54,6 +59,19 @@ def test_a_broker_killed_and_started_in_a_burst_of_200_loses_none(project, plans
     # RabbitMQ writes confirmed messages to disk, but not every acknowledgement at once: what it forgot runs again.
     extra = plans.assert_ended_as_planned(extra_ends=200)
     say(f"broker killed: 200 sent, 200 done, {extra} twice")
+
+
+def test_a_broker_restarted_in_a_burst_loses_none_of_its_classic_lanes(project, plans, broker, say):
+    with project.worker(module="project_fire", concurrency=4):
+        burst(plans, 100)
+        worked(project, 40)
+
+        broker.restart()
+        plans.wait()
+
+    # The four that ran then, and what their main process could not acknowledge any more.
+    extra = plans.assert_ended_as_planned(extra_ends=16)
+    say(f"broker restarted: 100 sent, 100 done, {extra} twice")
 
 
 def test_a_broker_that_freezes_in_a_burst_loses_none_and_the_workers_loop_lives_on(project, plans, broker, say):
@@ -74,13 +92,13 @@ def test_a_broker_that_freezes_in_a_burst_loses_none_and_the_workers_loop_lives_
 
 
 class Proxy:
-    """Stands between worker and broker, and cuts the first connections after so many bytes, mid-frame or not."""
+    """Stands between worker and broker, and cuts each connection after some bytes to the broker, until it is calm."""
 
-    def __init__(self, url, limits):
+    def __init__(self, url):
         parts = urlsplit(url)
         self._broker = (parts.hostname, parts.port)
-        self._limits = iter(limits)
-        self.cuts = 0
+        self._chance = random.Random(5)  # noqa: S311 - the same cuts every time
+        self.cuts, self.is_calm = 0, False
         self._open = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
@@ -100,18 +118,19 @@ class Proxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._broker)
                 self._open += [client, server]
-                self._start(self._forward, client, server, next(self._limits, None))
-                self._start(self._forward, server, client, None)
+                # It takes 8 kB to start a worker; a retry is 1 kB, an acknowledgement 21 bytes.
+                self._start(self._forward, client, server, self._chance.randrange(9_000, 14_000))
+                self._start(self._forward, server, client, sys.maxsize)
 
     def _forward(self, source, target, limit):
         with suppress(OSError):
             while data := source.recv(65536):
-                if limit is not None and len(data) >= limit:
+                if len(data) >= limit and not self.is_calm:
                     target.sendall(data[:limit])
                     self.cuts += 1
                     break
                 target.sendall(data)
-                limit = limit and limit - len(data)
+                limit = max(1, limit - len(data))
         _reset(source)
         _reset(target)
 
@@ -128,27 +147,24 @@ def _reset(one):
 
 @pytest.fixture
 def proxy(broker):
-    # Seven connections live this long and no longer; a retry is 1 kB, an acknowledgement 21 bytes.
-    chance = random.Random(5)  # noqa: S311 - the same cuts every time
-    it = Proxy(broker.url, [chance.randrange(4_000, 9_000) for _ in range(7)])
+    it = Proxy(broker.url)
     yield it
     it.close()
 
 
 def test_connections_cut_in_the_middle_of_a_frame_lose_none(project, plans, proxy, say):
-    direct = project.app
-    with project.worker(*("-b", proxy.url), "--prefetch-multiplier", "1", module="project_fire") as worker:
-        assert project.app is direct
-        burst(plans, 60)
-        eventually(lambda: proxy.cuts == 7, within=60)
-        burst(plans, 10)
+    direct, project.conf["broker_url"] = project.conf["broker_url"], proxy.url
+    with project.worker("--prefetch-multiplier", "1", module="project_fire") as worker:
+        project.conf["broker_url"] = direct
+        burst(plans, 70, failures=4)
+        eventually(lambda: proxy.cuts >= 8 and worker.log.count("topology stands") >= 2, within=60)
+        proxy.is_calm = True
         plans.wait()
         assert eventually(project.app.control.inspect(timeout=5).ping, within=60)
 
     # The worker holds two deliveries at a time, so each cut can double two at most.
     extra = plans.assert_ended_as_planned(extra_ends=2 * proxy.cuts)
     say(f"connections cut {proxy.cuts} times: 70 sent, 70 done, {extra} twice")
-    assert worker.log.count("topology stands") >= 2
 
 
 def test_a_lost_connection_is_no_crash(project, plans, broker):
