@@ -1,12 +1,16 @@
-# make test | demo | lint | format | clean; the environment is made when it is missing or pyproject.toml has changed.
+# make test | cluster | demo | lint | format | clean; the environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test demo lint format clean
+.PHONY: test cluster demo lint format clean
 
 # Two at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
 	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 2 --dist loadfile)
+
+# Three RabbitMQ nodes and what happens when one of them dies.
+cluster: .venv/ready
+	@$(BIN)/python -m pytest tests/cluster
 
 demo: .venv/demo
 	@$(BIN)/python -m example_project.demo

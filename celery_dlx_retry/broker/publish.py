@@ -133,7 +133,7 @@ class ConfirmedProducer(Producer):
         """Publish a message as it is."""
         properties = {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
         self.publish(
-            message.body,
+            _bytes_of(message),
             exchange=exchange,
             routing_key=routing_key,
             headers=message.headers,
@@ -167,6 +167,17 @@ class ConfirmedProducer(Producer):
         _drop(connection)
         _open(connection, timeout_ms=self._confirm_timeout_ms)
         self.revive(connection)
+
+
+def _bytes_of(message: Message) -> bytes:
+    """The body as it was on the wire: py-amqp decodes what says how, and takes an empty one for text."""
+    body = message.body
+    if not isinstance(body, str):
+        return bytes(body or b"")
+    try:
+        return body.encode(message.content_encoding or "utf-8") if body else b""
+    except (LookupError, UnicodeError):
+        return body.encode("utf-8", "surrogatepass")
 
 
 def _open(connection: Connection, *, timeout_ms: int) -> None:

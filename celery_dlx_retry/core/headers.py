@@ -23,6 +23,7 @@ REPLAYS = "dlx-replays"
 _RECORD = "dlx-dead-"
 _HISTORY_LENGTH = 20
 _ERROR_BYTES = 2_000
+_LEAST_ERROR_BYTES = 100
 _ENTRY_BYTES = 200
 _NAME_BYTES = 255
 # Headers travel in one frame of at most 131,072 bytes; the rest is left to properties and frame overhead.
@@ -117,11 +118,21 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
         [entry.attempt, entry.at_ms, cut(entry.error, _ENTRY_BYTES), entry.delay_ms, cut(entry.worker, _ENTRY_BYTES)]
         for entry in history
     ]
-    return {
+    kept = {
         **without_broker_headers(headers),
-        HISTORY: json.dumps(rows, separators=(",", ":"), ensure_ascii=True),
+        HISTORY: "",
         FIRST_FAILED_AT: first_failed_at_ms(headers, now_ms=failure.at_ms),
     }
+    room = _FRAME_BYTES - _size(kept)
+    kept[HISTORY] = _json(rows)
+    while rows and len(kept[HISTORY]) > room:  # a message that leaves no room matters more than what became of it
+        del rows[1 if len(rows) > 1 else 0]
+        kept[HISTORY] = _json(rows)
+    return kept
+
+
+def _json(rows: list[list[Any]]) -> str:
+    return json.dumps(rows, separators=(",", ":"), ensure_ascii=True)
 
 
 def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,8 +149,10 @@ def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any
     for name, value in asdict(record).items():
         if name in _NUMBERS:
             letter[_key(name)] = value
-        elif name != "traceback":
-            letter[_key(name)] = cut(str(value), _ERROR_BYTES if name == "error" else _NAME_BYTES)
+        elif name not in {"error", "traceback"}:
+            letter[_key(name)] = cut(str(value), _NAME_BYTES)
+    room = _FRAME_BYTES - _size(letter)
+    letter[_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
     room = _FRAME_BYTES - _size(letter)
     letter[_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
     return letter

@@ -22,14 +22,17 @@ from celery.exceptions import (
     WorkerLostError,
 )
 from celery.utils.log import get_logger
+from celery.utils.time import timezone
 from celery.worker import state
 from celery.worker.request import Request
+from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.delivery import DeliveryInfo
@@ -58,9 +61,11 @@ class DLXRequest(Request):
         try:
             super().__init__(message, **options)
             _check(self)
-        except (KeyError, ValueError, TypeError, AttributeError) as exc:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
             # Celery's worker dies of such a message, the next one too, and so on.
             raise InvalidTaskError(f"not a sound message: {exc!r}") from exc
+        for name in FORGEABLE:
+            self._request_dict.pop(name, None)
         runtime = runtime_of(self._app)
         if not runtime.is_rabbitmq:
             return
@@ -241,11 +246,10 @@ def _error_of(exc_info: Any) -> BaseException:
 
 def _check(request: Request) -> None:
     """What Celery finds out only when it is too late for a message to be kept."""
-    if not isinstance(request.id, str) or not isinstance(request.type, str):
-        raise TypeError("the headers 'id' and 'task' must be strings")
-    hard, soft = request.time_limits
-    if not all(limit is None or isinstance(limit, (int, float)) for limit in (hard, soft)):
-        raise TypeError("the header 'timelimit' must be two numbers")
+    if flaw := flaw_of(request.request_dict):
+        raise TypeError(flaw)
+    if request.eta is not None:
+        to_timestamp(timezone.to_system(request.eta))  # Celery drops what overflows here
 
 
 def message_of(message: Any) -> Message:

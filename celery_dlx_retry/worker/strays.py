@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.request import message_of
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -47,6 +46,22 @@ def keep_strays(consumer: Any) -> None:
     def on_decode_error(message: Any, exc: BaseException) -> None:
         _keep(consumer, message, Reason.UNDECODABLE, exc, lambda: decode_error(message, exc))
 
+    create = consumer.create_task_handler
+
+    def create_task_handler(*args: Any, **options: Any) -> Callable[[Any], None]:
+        on_task_received = create(*args, **options)
+
+        def on_message(message: Any) -> None:
+            try:
+                on_task_received(message)
+            except (*consumer.connection_errors, *consumer.channel_errors):
+                raise
+            except Exception as exc:  # noqa: BLE001 - Celery's worker dies of it, and so does the next one
+                on_invalid_task(None, message, exc)
+
+        return on_message
+
+    consumer.create_task_handler = create_task_handler
     consumer.on_unknown_message, consumer.on_unknown_task = on_unknown_message, on_unknown_task
     consumer.on_invalid_task, consumer.on_decode_error = on_invalid_task, on_decode_error
 
@@ -71,10 +86,18 @@ def _keep(  # noqa: PLR0913, PLR0917
             worker=consumer.hostname,
             quickly=True,
         )
-    except DLXError as problem:
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the worker lives and the delivery stays
         pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** min(tries, 5))
-        logger.error("not handed over reason=%s, trying again in %d s: %s", reason, pause, problem)  # noqa: TRY400
+        logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)  # noqa: TRY400
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then, tries + 1))
         return
     message.reject_log_error = message.ack_log_error
-    then()
+    try:
+        then()
+    except (*consumer.connection_errors, *consumer.channel_errors):
+        raise
+    except Exception:
+        # A result backend, a signal, or Celery over an id that is none. The message is safe.
+        logger.exception("a stray is kept, but not told of reason=%s", reason)
+    if not message.acknowledged:
+        message.ack_log_error(logger, consumer.connection_errors)
