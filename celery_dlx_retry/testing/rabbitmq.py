@@ -86,4 +86,7 @@ def from_apt(say: Callable[[str], None]) -> RabbitMQ:
             find_scripts()
         except WayFailed:
             apt_install("rabbitmq-server", say=say)
-    return start_private_node()
+    try:
+        return start_private_node()
+    except WayFailed as failure:
+        raise WayFailed(way="apt-get", problem=f"what is installed does not start either ({failure})") from failure

@@ -17,7 +17,7 @@ def app():
 def test_an_eager_task_retries_inline(app):
     app.conf.task_always_eager = True
 
-    @app.task(bind=True, base=DLXRetryTask)
+    @app.task(bind=True, base=DLXRetryTask, shared=False)
     def flaky(self):
         if self.request.retries < 2:
             raise self.retry(countdown=3600)
@@ -29,7 +29,7 @@ def test_an_eager_task_retries_inline(app):
 def test_an_eager_task_that_fails_raises_its_own_error(app):
     app.conf.task_always_eager = True
 
-    @app.task(base=DLXRetryTask, policy=Fixed(1))
+    @app.task(base=DLXRetryTask, shared=False, policy=Fixed(1))
     def broken():
         raise KeyError("k")
 
@@ -38,7 +38,7 @@ def test_an_eager_task_that_fails_raises_its_own_error(app):
 
 
 def test_a_direct_call_is_a_function_call(app):
-    @app.task(bind=True, base=DLXRetryTask)
+    @app.task(bind=True, base=DLXRetryTask, shared=False)
     def double(self, number):
         assert self.request.called_directly
         return number * 2
@@ -47,7 +47,7 @@ def test_a_direct_call_is_a_function_call(app):
 
 
 def test_retry_in_a_direct_call_raises_the_error_itself(app):
-    @app.task(bind=True, base=DLXRetryTask)
+    @app.task(bind=True, base=DLXRetryTask, shared=False)
     def flaky(self, exc):
         raise self.retry(exc=exc)
 
@@ -60,7 +60,7 @@ def test_retry_in_a_direct_call_raises_the_error_itself(app):
 def test_a_task_that_calls_itself_directly_is_not_confused(app):
     app.conf.task_always_eager = True
 
-    @app.task(bind=True, base=DLXRetryTask)
+    @app.task(bind=True, base=DLXRetryTask, shared=False)
     def factorial(self, number):
         return 1 if number == 0 else number * self(number - 1)
 
@@ -68,7 +68,7 @@ def test_a_task_that_calls_itself_directly_is_not_confused(app):
 
 
 def test_dead_letter_in_a_direct_call_is_an_exception(app):
-    @app.task(bind=True, base=DLXRetryTask)
+    @app.task(bind=True, base=DLXRetryTask, shared=False)
     def hopeless(self):
         self.dead_letter("no")
 
