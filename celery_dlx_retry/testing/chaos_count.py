@@ -31,8 +31,8 @@ class Count:
     dead: int
     lost: tuple[str, ...]
     duplicates: int
-    #: Duplicates that a crash of the broker lies between: it had forgotten acknowledgements.
-    forgotten: int
+    #: Those with a crash of the broker between the two ends: it may have forgotten an acknowledgement.
+    over_a_crash: int
 
     @property
     def line(self) -> str:
@@ -49,18 +49,18 @@ def count(sent: Iterable[str], *, done: Iterable[End], dead: Iterable[End], cras
     """
     ids = set(sent)
     done_at, dead_at = _times(done), _times(dead)
-    duplicates = forgotten = 0
+    duplicates = over_a_crash = 0
     for one in ids:
         for before, after in pairwise(sorted(done_at[one] + dead_at[one])):
             duplicates += 1
-            forgotten += any(before <= crash <= after for crash in crashes)
+            over_a_crash += any(before <= crash <= after for crash in crashes)
     return Count(
         sent=len(ids),
         done=sum(1 for one in ids if done_at[one]),
         dead=sum(1 for one in ids if dead_at[one] and not done_at[one]),
         lost=tuple(sorted(one for one in ids if not done_at[one] and not dead_at[one])),
         duplicates=duplicates,
-        forgotten=forgotten,
+        over_a_crash=over_a_crash,
     )
 
 

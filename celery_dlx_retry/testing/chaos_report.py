@@ -12,7 +12,8 @@ from celery_dlx_retry.testing.chaos_count import Count, count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from celery_dlx_retry.testing.chaos_run import Plan, Run
+    from celery_dlx_retry.testing.chaos_plan import Plan
+    from celery_dlx_retry.testing.chaos_run import Run
 
 SHOWN_IDS = 20
 
@@ -34,6 +35,8 @@ class Report:
     in_flight: int
     seconds: float
     is_in_time: bool
+    #: The broker had no time to write down what it knew.
+    has_crashed: bool
     #: Lost ones that still wait in the broker: the time was too short.
     waiting: frozenset[str]
     last_records: Mapping[str, Any]
@@ -47,8 +50,7 @@ class Report:
             "worker kills": f"{self.kills} of {self.plan.kills}",
             "broker restarts": f"{self.restarts} of {self.plan.restarts}",
             "in flight at them": f"{self.in_flight} at most",
-            "duplicates": f"{self.count.duplicates - self.count.forgotten} of what was in flight, "
-            f"{self.count.forgotten} of what the broker forgot when it was killed",
+            "duplicates": f"{self.count.duplicates}, {self.count.over_a_crash} of them over a kill of the broker",
             "sent again": self.sent_again,
             "seconds": f"{self.seconds:.0f}",
         }
@@ -65,6 +67,11 @@ class Report:
             yield f"lost: {one}, {where}, last record {self.last_records.get(one, 'none')}"
         if len(self.count.lost) > SHOWN_IDS:
             yield f"… and {len(self.count.lost) - SHOWN_IDS} more"
+        if self.has_crashed and len(self.count.lost) > len(self.waiting) and self.plan.has_classic_lanes:
+            yield (
+                "The broker was killed, and the lanes are classic: RabbitMQ loses then what they have just returned. "
+                "Quorum lanes keep it (--lanes quorum, dlx_queue_type); see docs/chaos.md."
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -74,7 +81,7 @@ class Report:
             "dead": self.count.dead,
             "lost": len(self.count.lost),
             "duplicates": self.count.duplicates,
-            "forgotten_by_the_broker": self.count.forgotten,
+            "duplicates_over_a_crash": self.count.over_a_crash,
             "line": self.count.line,
             "lost_ids": list(self.count.lost),
             "waiting_ids": sorted(self.waiting),
@@ -111,6 +118,7 @@ def report_on(run: Run) -> Report:
         in_flight=run.in_flight,
         seconds=run.seconds,
         is_in_time=run.is_in_time,
+        has_crashed=bool(run.crashes),
         waiting=frozenset(waiting.intersection(result.lost)),
         last_records=run.records.last,
     )

@@ -11,7 +11,6 @@ import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,8 +27,8 @@ from celery_dlx_retry.testing.chaos_load import Job, Sender, jobs
 from celery_dlx_retry.testing.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.settings import QueueType
     from celery_dlx_retry.testing.chaos_breaks import Break, Broken
+    from celery_dlx_retry.testing.chaos_plan import Plan
     from celery_dlx_retry.testing.chaos_view import View
 
 TICK_SECONDS = 0.1
@@ -46,22 +45,6 @@ class WorkersEnd(DLXError):
     """``said``."""
 
     sentence = "The workers end by themselves, last saying: {said}."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is asked for."""
-
-    tasks: int
-    workers: int
-    concurrency: int
-    kills: int
-    restarts: int
-    queue_type: QueueType
-    #: dlx_queue_type
-    lanes: Literal["auto", "classic", "quorum"]
-    seconds: float
-    seed: int
 
 
 class Run:

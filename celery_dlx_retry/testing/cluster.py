@@ -53,6 +53,10 @@ class ClusterNode(PrivateNode):
         """As Erlang knows it."""
         return self._name
 
+    def prepare(self) -> None:
+        """Start the epmd that all nodes need."""
+        self._start_epmd()
+
     def join(self) -> None:
         """Become a member of the first node's cluster; what was in this node is gone."""
         if self._first is not None:
@@ -81,9 +85,8 @@ class Cluster(RabbitMQ):
     def form(self) -> None:
         """Start all nodes and join them."""
         first, *others = self.nodes
-        first.start()  # its epmd is everybody's
-        with ThreadPoolExecutor(len(self.nodes)) as threads:
-            list(threads.map(ClusterNode.start, others))
+        first.prepare()
+        self._start_all()
         for node in others:  # one after the other: two that join at once may refuse each other
             node.join()
         self.version = first.version
@@ -91,8 +94,7 @@ class Cluster(RabbitMQ):
 
     def start(self) -> None:
         """Start the nodes that are down."""
-        with ThreadPoolExecutor(len(self.nodes)) as threads:
-            list(threads.map(ClusterNode.start, self.nodes))
+        self._start_all()
         self.wait_until_whole()
 
     def stop(self) -> None:
@@ -136,3 +138,7 @@ class Cluster(RabbitMQ):
         if len(status["running_nodes"]) < len(self.nodes):
             return False
         return all(len(row["online"]) >= len(row["members"]) for row in rows if row["type"] == "quorum")
+
+    def _start_all(self) -> None:
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            list(threads.map(ClusterNode.start, self.nodes))

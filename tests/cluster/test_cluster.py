@@ -19,9 +19,11 @@ from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.testing import chaos_names
 from celery_dlx_retry.testing.chaos_breaks import take_down
+from celery_dlx_retry.testing.chaos_plan import Plan
 from celery_dlx_retry.testing.chaos_report import report_on
-from celery_dlx_retry.testing.chaos_run import Plan, Run
+from celery_dlx_retry.testing.chaos_run import Run
 from celery_dlx_retry.testing.chaos_view import View
 from celery_dlx_retry.testing.cluster import start_cluster
 from celery_dlx_retry.testing.rabbitmq import ROOT
@@ -66,7 +68,7 @@ def test_when_the_leader_of_a_lane_is_killed_all_that_wait_in_it_come_back(clust
 def test_workers_start_and_work_while_a_node_is_down(cluster, say):
     cluster.nodes[0].kill()  # the first that everybody tries
 
-    report = run_chaos(cluster, tasks=200)
+    report = run_chaos(cluster, tasks=100)
 
     say(report.count.line)
     assert report.count.lost == ()
@@ -82,7 +84,7 @@ def test_each_node_in_turn_is_killed_and_started_under_load(cluster, say):
         cluster.wait_until_whole()
         return broken
 
-    report = run_chaos(cluster, tasks=300, restarts=len(cluster.nodes), break_broker=break_one)
+    report = run_chaos(cluster, tasks=150, restarts=len(cluster.nodes), break_broker=break_one)
 
     say(report.count.line)
     assert report.restarts == len(cluster.nodes)
@@ -93,19 +95,21 @@ def run_chaos(cluster, *, tasks, restarts=0, break_broker=None):
     plan = Plan(
         tasks=tasks,
         workers=1,
-        concurrency=2,
+        concurrency=6,  # a new quorum lane takes two seconds to settle, and a process as long
         kills=0,
         restarts=restarts,
         queue_type="quorum",
         lanes="auto",
-        seconds=120,
+        seconds=240,
         seed=1,
     )
     out = io.StringIO()
     with closing(Run(plan, cluster.url, break_broker, View(out), keep=None)) as run:
         run.go()
         assert run.is_in_time, out.getvalue()
-        return report_on(run)
+        report = report_on(run)
+    chaos_names.delete(cluster.url, run.prefix, [])  # dozens of quorum queues would be a burden to the next test
+    return report
 
 
 def stand(url, names, work):

@@ -1,0 +1,29 @@
+"""What is asked of a chaos run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.core.settings import QueueType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much of everything; ``lanes`` is ``dlx_queue_type``."""
+
+    tasks: int
+    workers: int
+    concurrency: int
+    kills: int
+    restarts: int
+    queue_type: QueueType
+    lanes: Literal["auto", "classic", "quorum"]
+    seconds: float
+    seed: int
+
+    @property
+    def has_classic_lanes(self) -> bool:
+        """Lanes follow the work queue, unless told."""
+        return (self.queue_type if self.lanes == "auto" else self.lanes) == "classic"
