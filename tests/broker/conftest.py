@@ -46,9 +46,10 @@ class Bench:
         """Declare a queue as any application would; ``x_max_length=1`` is x-max-length."""
         dashed = {key.replace("_", "-"): value for key, value in arguments.items()}
         full = f"{self.prefix}.{name}"
-        self.connection.default_channel.queue_declare(
-            full, durable=True, auto_delete=False, arguments={"x-queue-type": kind, **dashed}
-        )
+        with self.connect() as connection:
+            connection.default_channel.queue_declare(
+                full, durable=True, auto_delete=False, arguments={"x-queue-type": kind, **dashed}
+            )
         return full
 
     def work(self, kind: QueueType = "classic", name: str = "work") -> WorkQueue:

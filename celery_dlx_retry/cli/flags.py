@@ -1,0 +1,43 @@
+"""Our flags of ``celery worker``."""
+
+from __future__ import annotations
+
+import click
+from celery.bin.base import CeleryOption
+
+_GROUP = "DLX Retry Options"
+
+FLAGS = (
+    CeleryOption(
+        ("--dlx-prefix",),
+        help_group=_GROUP,
+        metavar="NAME",
+        help="First part of every broker name that we make; overrules dlx_prefix.",
+    ),
+    CeleryOption(
+        ("--dlx-queue-type",),
+        help_group=_GROUP,
+        type=click.Choice(["auto", "classic", "quorum"]),
+        help="Type of lanes and dead-letter queues; overrules dlx_queue_type.",
+    ),
+    CeleryOption(
+        ("--dlx-declare/--dlx-check-only",),
+        help_group=_GROUP,
+        default=None,
+        help="Declare what is missing on the broker, or only check that it is there; overrules dlx_declare.",
+    ),
+    CeleryOption(
+        ("--dlx-confirm-timeout",),
+        help_group=_GROUP,
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="How long a publish may wait for the broker's confirm; overrules dlx_confirm_timeout.",
+    ),
+    CeleryOption(
+        ("--dlx-require-rabbitmq",),
+        help_group=_GROUP,
+        is_flag=True,
+        default=None,
+        help="Refuse to start on any other broker; overrules dlx_require_rabbitmq.",
+    ),
+)
