@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.broker.deadletters import browse, replay
-from celery_dlx_retry.cli.output import one_sentence, printable, time_of
+from celery_dlx_retry.cli.output import json_option, one_sentence, printable, time_of, yes_option
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _queue_option = click.option(
 @dead.command("list")
 @_queue_option
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@json_option
 @click.pass_context
 def list_dead(ctx: click.Context, work_queue: str | None, limit: int, *, as_json: bool) -> None:
     """Show dead letters, oldest first; they stay where they are."""
@@ -49,7 +49,7 @@ def list_dead(ctx: click.Context, work_queue: str | None, limit: int, *, as_json
 @click.argument("task_ids", nargs=-1)
 @_queue_option
 @click.option("--all", "everything", is_flag=True, help="All of them, instead of the task ids given.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.pass_context
 def replay_dead(
     ctx: click.Context, task_ids: tuple[str, ...], work_queue: str | None, *, everything: bool, yes: bool

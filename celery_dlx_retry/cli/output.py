@@ -1,10 +1,17 @@
-"""What every command says in the same way."""
+"""What every command says in the same way: tables, JSON lines, progress, one sentence for what went wrong.
+
+On a terminal with rich installed (``celery-dlx-retry[cli]``) tables are drawn; piped, they are lines with tabs, for cut
+and awk. Whatever came from a message is made printable on the way.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import click
 from amqp.exceptions import AMQPError
@@ -13,7 +20,7 @@ from kombu.exceptions import KombuError
 from celery_dlx_retry.errors import DLXError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 @contextmanager
@@ -25,6 +32,52 @@ def one_sentence() -> Iterator[None]:
         raise click.ClickException(str(exc)) from exc
     except (AMQPError, KombuError, OSError) as exc:
         raise click.ClickException(f"The broker cannot be reached: {exc}.") from exc
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def json_line(facts: Mapping[str, Any]) -> None:
+    """Print one object of ``--json``."""
+    click.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """Print rows under these columns; an empty cell is a dash."""
+    cells = ([printable(str(cell)) if cell not in {None, ""} else "-" for cell in row] for row in rows)
+    if not is_terminal():
+        click.echo("\t".join(columns))
+        for row in cells:
+            click.echo("\t".join(row))
+        return
+    from rich.console import Console  # noqa: PLC0415 - an extra
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(*columns, title=title or None, title_justify="left", header_style="bold")
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    Console().print(drawn)
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, nothing elsewhere; call what it yields once per step."""
+    if not is_terminal():
+        yield lambda: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - an extra
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+def is_terminal() -> bool:
+    """Whether somebody looks who can be shown more than lines."""
+    return sys.stdout.isatty() and find_spec("rich") is not None
 
 
 def printable(text: str) -> str:

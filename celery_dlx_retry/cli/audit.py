@@ -1,0 +1,30 @@
+"""Who changed what: one line per changing command, on stderr and in the log ``celery_dlx_retry.audit``."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from typing import Any
+
+import click
+
+from celery_dlx_retry.cli.output import printable
+
+logger = logging.getLogger("celery_dlx_retry.audit")
+
+
+def audit(action: str, **facts: Any) -> None:
+    """Say that something was done; facts are names and counts, never arguments or credentials."""
+    told = " ".join(f"{key}={printable(str(value))}" for key, value in facts.items())
+    line = f"audit {action} by={_who()} {told}".rstrip()
+    logger.info("%s", line)
+    click.echo(line, err=True)
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "?"
+    return f"{user}@{socket.gethostname()}"
