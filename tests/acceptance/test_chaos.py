@@ -20,7 +20,7 @@ from support import eventually
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
-from celery_dlx_retry.testing.chaos_count import Count, End, count
+from celery_dlx_retry.testing.chaos.count import Count, End, count
 from celery_dlx_retry.testing.sandbox import free_ports
 
 COMMAND = [sys.executable, "-m", "celery_dlx_retry.testing.chaos"]

@@ -19,12 +19,12 @@ from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
-from celery_dlx_retry.testing import chaos_names
-from celery_dlx_retry.testing.chaos_breaks import take_down
-from celery_dlx_retry.testing.chaos_plan import Plan
-from celery_dlx_retry.testing.chaos_report import report_on
-from celery_dlx_retry.testing.chaos_run import Run
-from celery_dlx_retry.testing.chaos_view import View
+from celery_dlx_retry.testing.chaos import names as chaos_names
+from celery_dlx_retry.testing.chaos.breaks import take_down
+from celery_dlx_retry.testing.chaos.plan import Plan
+from celery_dlx_retry.testing.chaos.report import report_on
+from celery_dlx_retry.testing.chaos.run import Run
+from celery_dlx_retry.testing.chaos.view import View
 from celery_dlx_retry.testing.cluster import start_cluster
 from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed

@@ -22,13 +22,13 @@ from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
 
 from celery_dlx_retry.errors import DLXError, NoBroker
-from celery_dlx_retry.testing import chaos_names
 from celery_dlx_retry.testing.broker import RabbitMQ
-from celery_dlx_retry.testing.chaos_breaks import Break, BreakByCommand, BreakClusterNode, BreakNode, Ways
-from celery_dlx_retry.testing.chaos_plan import Plan
-from celery_dlx_retry.testing.chaos_report import report_on
-from celery_dlx_retry.testing.chaos_run import Run
-from celery_dlx_retry.testing.chaos_view import View
+from celery_dlx_retry.testing.chaos import names as chaos_names
+from celery_dlx_retry.testing.chaos.breaks import Break, BreakByCommand, BreakClusterNode, BreakNode, Ways
+from celery_dlx_retry.testing.chaos.plan import Plan
+from celery_dlx_retry.testing.chaos.report import report_on
+from celery_dlx_retry.testing.chaos.run import Run
+from celery_dlx_retry.testing.chaos.view import View
 from celery_dlx_retry.testing.cluster import Cluster, start_cluster
 from celery_dlx_retry.testing.rabbitmq import ROOT, provide
 from celery_dlx_retry.testing.sandbox import WayFailed

@@ -14,7 +14,7 @@ from celery_dlx_retry.core.lanes import grid
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
 from celery_dlx_retry.errors import Missing
-from celery_dlx_retry.testing.chaos_project import app, queue_name
+from celery_dlx_retry.testing.chaos.project import app, queue_name
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:

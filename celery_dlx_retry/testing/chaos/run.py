@@ -21,15 +21,16 @@ from kombu.exceptions import KombuError
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.core.topology import Names
 from celery_dlx_retry.errors import DLXError, Missing
-from celery_dlx_retry.testing import chaos_names, chaos_project
-from celery_dlx_retry.testing.chaos_count import End, Records
-from celery_dlx_retry.testing.chaos_load import Job, Sender, jobs
+from celery_dlx_retry.testing.chaos import names as chaos_names
+from celery_dlx_retry.testing.chaos import project as chaos_project
+from celery_dlx_retry.testing.chaos.count import End, Records
+from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
 from celery_dlx_retry.testing.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.testing.chaos_breaks import Break, Broken
-    from celery_dlx_retry.testing.chaos_plan import Plan
-    from celery_dlx_retry.testing.chaos_view import View
+    from celery_dlx_retry.testing.chaos.breaks import Break, Broken
+    from celery_dlx_retry.testing.chaos.plan import Plan
+    from celery_dlx_retry.testing.chaos.view import View
 
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 1.0

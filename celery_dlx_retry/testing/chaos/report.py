@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.testing import chaos_names
-from celery_dlx_retry.testing.chaos_count import Count, count
+from celery_dlx_retry.testing.chaos import names as chaos_names
+from celery_dlx_retry.testing.chaos.count import Count, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from celery_dlx_retry.testing.chaos_plan import Plan
-    from celery_dlx_retry.testing.chaos_run import Run
+    from celery_dlx_retry.testing.chaos.plan import Plan
+    from celery_dlx_retry.testing.chaos.run import Run
 
 SHOWN_IDS = 20
 

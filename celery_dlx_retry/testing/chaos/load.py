@@ -12,13 +12,13 @@ from amqp.exceptions import AMQPError
 from celery import Celery
 from kombu.exceptions import KombuError
 
-from celery_dlx_retry.testing import chaos_project
+from celery_dlx_retry.testing.chaos import project as chaos_project
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-UNKNOWN = "celery_dlx_retry.testing.chaos_project.nobody_knows_it"
+UNKNOWN = "celery_dlx_retry.testing.chaos.project.nobody_knows_it"
 AGAIN_SECONDS = 0.3
 CONFIRM_SECONDS = 10
 

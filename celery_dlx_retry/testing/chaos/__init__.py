@@ -1,0 +1,1 @@
+"""The chaos run: ``python -m celery_dlx_retry.testing.chaos``."""
