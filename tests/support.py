@@ -10,10 +10,12 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, Request, build_opener
 
+from amqp import Message as RawMessage
+from kombu.connection import Connection
 from kombu.utils.url import url_to_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from celery_dlx_retry.testing import RabbitMQ
 
@@ -30,6 +32,27 @@ def eventually(check: Callable[[], T], *, within: float = 20.0) -> T:
             raise AssertionError(message)
         time.sleep(0.02)  # noqa: TID251 - the one place that waits
     return value
+
+
+def put(url: str, ids: Iterable[int], *, exchange: str = "", routing_key: str, headers: Any = None) -> None:
+    """Publish one message per id, all at once; returns when the broker has confirmed them all."""
+    unconfirmed: set[int] = set()
+
+    def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+        unconfirmed.difference_update([one for one in unconfirmed if one == tag or (multiple and one < tag)])
+
+    with Connection(url) as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+        channel.events["basic_ack"].add(on_ack)
+        for tag, number in enumerate(ids, 1):
+            message = RawMessage(
+                f"{number}", delivery_mode=2, application_headers={**(headers or {}), "id": f"{number}"}
+            )
+            unconfirmed.add(tag)
+            channel.basic_publish(message, exchange=exchange, routing_key=routing_key, mandatory=True)
+        while unconfirmed:
+            connection.drain_events(timeout=30)
 
 
 def shown(value: object) -> str:

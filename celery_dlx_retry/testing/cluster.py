@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.testing.broker import CommandFailed, RabbitMQ
@@ -12,6 +12,7 @@ from celery_dlx_retry.testing.node import PORT_ATTEMPTS, PortTaken, PrivateNode,
 from celery_dlx_retry.testing.sandbox import WayFailed, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SIZE = 3
@@ -47,6 +48,10 @@ class ClusterNode(PrivateNode):
             cookie.chmod(0o600)
             cookie.write_text((first._sandbox.path / cookie.name).read_text())  # noqa: SLF001
             cookie.chmod(0o400)
+
+        # RabbitMQ 3 keeps its queues' names in Mnesia: whoever is cut off from the majority has to stop by itself.
+        with (self._sandbox.path / "rabbitmq.conf").open("a") as conf:
+            conf.write("cluster_partition_handling = pause_minority\n")
 
     @property
     def name(self) -> str:
@@ -122,6 +127,16 @@ class Cluster(RabbitMQ):
         rows = json.loads(self.ctl("list_queues", "--formatter", "json", "name", "leader"))
         leader = next(row["leader"] for row in rows if row["name"] == queue)
         return next(node for node in self.nodes if node.name == leader)
+
+    @contextmanager
+    def cut_off(self, node: ClusterNode) -> Iterator[None]:
+        """Let no other node talk to this one, though clients still can: the others no longer know its password."""
+        others = ", ".join(f"'{other.name}'" for other in self.nodes if other is not node)
+        node.ctl("eval", f"[begin erlang:set_cookie(N, cut_off), erlang:disconnect_node(N) end || N <- [{others}]].")
+        try:
+            yield
+        finally:
+            node.ctl("eval", f"[erlang:set_cookie(N, erlang:get_cookie()) || N <- [{others}]].")
 
     def wait_until_whole(self) -> None:
         """Wait until every node is a running member, and every quorum queue has all its members back."""

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amqp import Message as RawMessage
 from amqp.exceptions import NotFound
 from kombu.connection import Connection
+from support import put
 
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.broker.declare import declare
@@ -63,21 +63,7 @@ class Bench:
 
     def put(self, queue: str, ids: Iterable[int], *, headers: Mapping[str, Any] | None = None) -> None:
         """Put messages with these ids straight into a queue; returns when all are confirmed."""
-        unconfirmed: set[int] = set()
-
-        def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
-            unconfirmed.difference_update([one for one in unconfirmed if one == tag or (multiple and one < tag)])
-
-        with self.connect() as connection:
-            channel = connection.channel()
-            channel.confirm_select()
-            channel.events["basic_ack"].add(on_ack)
-            for tag, number in enumerate(ids, 1):
-                message = RawMessage(f"{number}", application_headers={**(headers or {}), "id": f"{number}"})
-                unconfirmed.add(tag)
-                channel.basic_publish(message, exchange="", routing_key=queue, mandatory=True)
-            while unconfirmed:
-                connection.drain_events(timeout=10)
+        put(self.url, ids, routing_key=queue, headers=headers)
 
     def depth(self, queue: str) -> int | None:
         """Messages ready in a queue; None if it does not exist."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import random
+import time
 from collections import Counter
 from contextlib import closing
 from itertools import cycle
@@ -13,14 +15,12 @@ import pytest
 from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
-from support import eventually
+from support import eventually, put
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
 from celery_dlx_retry.testing.chaos import names as chaos_names
-from celery_dlx_retry.testing.chaos.breaks import take_down
+from celery_dlx_retry.testing.chaos.breaks import Broken, outage, take_down
 from celery_dlx_retry.testing.chaos.plan import Plan
 from celery_dlx_retry.testing.chaos.report import report_on
 from celery_dlx_retry.testing.chaos.run import Run
@@ -29,8 +29,8 @@ from celery_dlx_retry.testing.cluster import start_cluster
 from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed
 
-WAITING = 2000
-WAIT_MS = 15_000
+WAITING = 10_000
+WAIT_MS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +55,15 @@ def cluster(started):
 def test_when_the_leader_of_a_lane_is_killed_all_that_wait_in_it_come_back(cluster, say):
     names, work = Names(prefix="leader"), WorkQueue(name="leader.work", kind="quorum")
     stand(cluster.url, names, work)
-    publish(cluster.url, names.lane("quorum", WAIT_MS), work.name)
+    put(cluster.url, range(WAITING), exchange=names.lane("quorum", WAIT_MS), routing_key=work.name)
+
+    found = Counter()
+    assert take(cluster.url, work.name, found)
+    assert not found, "all of them still wait"
 
     cluster.leader_of(names.lane("quorum", WAIT_MS)).kill()
 
-    found = Counter()
-    eventually(lambda: take(cluster.url, work.name, found) and len(found) == WAITING, within=60)
+    eventually(lambda: take(cluster.url, work.name, found) and len(found) == WAITING, within=90)
     say(f"{WAITING} in = {len(found)} back, {found.total() - len(found)} duplicates")
     assert set(found) == set(range(WAITING))
 
@@ -83,6 +86,24 @@ def test_each_node_in_turn_is_killed_and_started_under_load(cluster, say):
         node.start()
         cluster.wait_until_whole()
         return broken
+
+    report = run_chaos(cluster, tasks=150, restarts=len(cluster.nodes), break_broker=break_one)
+
+    say(report.count.line)
+    assert report.restarts == len(cluster.nodes)
+    assert report.count.lost == ()
+
+
+def test_a_node_that_is_cut_off_from_the_others_loses_nothing(cluster, say):
+    nodes, chance = cycle(cluster.nodes), random.Random(1)  # noqa: S311 - the same outages every time
+
+    def break_one():
+        node, begin = next(nodes), time.time()
+        with cluster.cut_off(node):
+            eventually(lambda: not cluster.is_whole())
+            outage(chance)
+        cluster.wait_until_whole()
+        return Broken(what=f"{node.name} cut off", at=begin, is_crash=True)
 
     report = run_chaos(cluster, tasks=150, restarts=len(cluster.nodes), break_broker=break_one)
 
@@ -119,20 +140,6 @@ def stand(url, names, work):
         )
         topology = foundation(names, ["quorum"]) | around(names, work) | lane(names, "quorum", WAIT_MS)
         declare(connection, topology)
-
-
-def publish(url, exchange, routing_key):
-    publisher = Publisher(lambda: Connection(url), confirm_timeout_ms=10_000)
-    with closing(publisher), publisher.producer() as producer:
-        for number in range(WAITING):
-            message = Message(
-                body=str(number).encode(),
-                content_type="text/plain",
-                content_encoding="utf-8",
-                headers={},
-                properties={},
-            )
-            producer.publish_message(message, exchange=exchange, routing_key=routing_key)
 
 
 def take(url, queue, found):
