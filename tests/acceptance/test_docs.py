@@ -25,6 +25,7 @@ from celery_dlx_retry.core.settings import Settings
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
+FAULTS = ROOT / "docs" / "what-happens-when.md"
 PAGES = [README, *DOCS, ROOT / "CHANGELOG.md"]
 SETTINGS = {f"dlx_{field.name.removesuffix('_ms')}": field for field in fields(Settings)}
 
@@ -89,6 +90,17 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+def test_every_proof_of_what_happens_is_a_test_in_the_file_that_it_names():
+    rows = [line for line in FAULTS.read_text().splitlines() if re.match(r"\| (?!what happens)", line)]
+
+    assert len(rows) >= 30
+    for row in rows:
+        proofs = re.findall(r"\[`(\w+)`\]\(\.\./(tests/\w+/test_\w+\.py)\)", row.rpartition(" | ")[2])
+        assert proofs, row
+        for name, path in proofs:
+            assert f"\ndef test_{name}(" in (ROOT / path).read_text(), name
 
 
 def test_every_page_is_in_the_readme():
