@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_dlx_retry.testing import RabbitMQ
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, as tests send it to what they start: a shell's background jobs, and their children, ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
+    from celery_dlx_retry.core.topology import QueueSpec
+
 # A quorum queue that is killed with its only node within about a second of its birth does not come back, nor do the
 # messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).
 SETTLE_SECONDS = 2.0
+
+# Up to RabbitMQ 4.0 its name does come back: it can be declared, and never answers. To delete it takes five seconds.
+_ANSWER_SECONDS = 2.0
+_DELETE_SECONDS = 20.0
 
 
 def declare(connection: Connection, topology: Topology) -> None:
@@ -28,13 +34,15 @@ def declare(connection: Connection, topology: Topology) -> None:
     Queues come before the exchanges that lead to them, and new quorum queues get time to settle in between: whoever
     finds a lane's exchange finds a wait queue behind it that a crash does not take away.
     """
-    settle = not _settled(connection, topology)
+    is_settled = _is_settled(connection, topology)
+    doubtful = [] if is_settled else _doubtful(connection, topology)
     with closing(connection.channel()) as channel:
         for queue in topology.queues:
-            with _translated("queue", queue.name):
-                channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments))
-        if settle:
-            time.sleep(SETTLE_SECONDS)  # noqa: TID251 - nothing to poll: the broker does not tell when it has settled
+            _declare_queue(channel, queue)
+        if not is_settled:
+            _settle()
+        for queue in doubtful:
+            _replace_if_deaf(connection, queue)
         for exchange in topology.exchanges:
             with _translated("exchange", exchange.name):
                 channel.exchange_declare(
@@ -59,16 +67,73 @@ def check(connection: Connection, topology: Topology) -> None:
                 channel.exchange_declare(exchange.name, exchange.kind, passive=True)
 
 
-def _settled(connection: Connection, topology: Topology) -> bool:
+def _is_settled(connection: Connection, topology: Topology) -> bool:
     """Whether no quorum queue is new: a queue whose exchange is missing may be another process's, made just now."""
     quorum = tuple(queue for queue in topology.queues if queue.is_quorum)
-    if not quorum:
-        return True
+    return not quorum or _stands(connection, Topology(queues=quorum, exchanges=topology.exchanges))
+
+
+def _stands(connection: Connection, topology: Topology) -> bool:
     try:
-        check(connection, Topology(queues=quorum, exchanges=topology.exchanges))
+        check(connection, topology)
     except Missing:
         return False
     return True
+
+
+def _doubtful(connection: Connection, topology: Topology) -> list[QueueSpec]:
+    """Quorum queues without the exchange that leads to them: somebody has just made them, or died while doing so."""
+    missing = {
+        exchange.name for exchange in topology.exchanges if not _stands(connection, Topology(exchanges=(exchange,)))
+    }
+    unreached = {binding.queue for binding in topology.bindings if binding.exchange in missing}
+    return [
+        queue
+        for queue in topology.queues
+        if queue.is_quorum and queue.name in unreached and _stands(connection, Topology(queues=(queue,)))
+    ]
+
+
+def _replace_if_deaf(connection: Connection, queue: QueueSpec) -> None:
+    """Make a queue anew that can be declared and never answers; nothing leads to it yet, so nothing is in it."""
+    with _alone(connection, timeout=_ANSWER_SECONDS) as channel:
+        try:
+            message = channel.basic_get(queue.name)
+        except AccessRefused:
+            return  # we may not look
+        except TimeoutError:
+            pass
+        else:
+            if message is not None:
+                channel.basic_reject(message.delivery_tag, requeue=True)
+            return
+    with _alone(connection, timeout=_DELETE_SECONDS) as channel:
+        # This does answer, unless it is the broker that hangs.
+        if channel.queue_declare(queue.name, passive=True).message_count:
+            return
+        channel.queue_delete(queue.name)
+        _declare_queue(channel, queue)
+        _settle()
+
+
+@contextmanager
+def _alone(connection: Connection, *, timeout: float) -> Iterator[Any]:
+    """A channel on a connection of its own, which is given up if there is no answer."""
+    with connection.clone(heartbeat=0) as own:
+        try:
+            own.connection.transport.sock.settimeout(timeout)
+            yield own.default_channel
+        finally:
+            own.collect()
+
+
+def _declare_queue(channel: Any, queue: QueueSpec) -> None:
+    with _translated("queue", queue.name):
+        channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments))
+
+
+def _settle() -> None:
+    time.sleep(SETTLE_SECONDS)  # noqa: TID251 - nothing to poll: the broker does not tell when it has settled
 
 
 @contextmanager

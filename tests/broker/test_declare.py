@@ -218,6 +218,34 @@ def test_the_exchange_of_a_new_quorum_lane_appears_after_its_queue_has_settled(b
     assert age >= 1.8
 
 
+def test_a_quorum_lane_whose_broker_was_killed_while_it_was_young_takes_messages(bench, broker):
+    if not broker.can_restart:
+        pytest.skip("this broker is not ours to kill")
+    topology = foundation(bench.names, ["quorum"]) | lane_topology(bench.names, "quorum", 60_000)
+    lane = bench.names.lane("quorum", 60_000)
+    bench.stand(Topology(queues=topology.queues))
+
+    broker.kill()
+    broker.start()
+    with bench.publisher().producer(needs=topology) as producer:
+        producer.publish("1", exchange=lane, routing_key="nowhere")
+
+    eventually(lambda: bench.depth(lane) == 1)
+
+
+def test_a_quorum_lane_without_its_exchange_keeps_what_waits_in_it(bench):
+    topology = foundation(bench.names, ["quorum"]) | lane_topology(bench.names, "quorum", 60_000)
+    lane = bench.names.lane("quorum", 60_000)
+    bench.stand(topology)
+    bench.put(lane, range(3))
+    bench.connection.default_channel.exchange_delete(lane)
+
+    bench.stand(topology)
+
+    eventually(lambda: bench.depth(lane) == 3)
+    assert bench.has_exchange(lane)
+
+
 def test_what_stands_is_not_waited_for(bench, monkeypatch, kind):
     topology = everything(bench, kind)
     bench.stand(topology)
