@@ -49,7 +49,9 @@ INTERRUPTED = 130
 @click.option("--kills", type=click.IntRange(min=0), default=50, help="How often a worker is killed with -9.")
 @click.option("--restarts", type=click.IntRange(min=0), default=5, help="How often the broker, or a node, goes down.")
 @click.option(
-    "--ways", type=click.Choice(["both", "kill", "clean"]), default="both", help="How: kill -9, clean, in turn."
+    "--ways",
+    type=click.Choice(["both", "kill", "clean"]),
+    help="How: kill -9, a clean stop, or in turn. [default: both; clean with classic lanes, which promise no more]",
 )
 @click.option("--restart-command", metavar="COMMAND", help="What restarts your broker; without it, it is not touched.")
 @click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Of the work queue. [default: classic]")
@@ -67,7 +69,7 @@ def main(  # noqa: PLR0913 - one per option
     concurrency: int,
     kills: int,
     restarts: int,
-    ways: Ways,
+    ways: Ways | None,
     restart_command: str | None,
     queue_type: QueueType | None,
     lanes: Literal["auto", "classic", "quorum"],
@@ -99,7 +101,9 @@ def main(  # noqa: PLR0913 - one per option
     try:
         with _a_broker(url, is_cluster=cluster, view=view) as broker:
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
-            break_broker = _break(broker, restart_command, plan.seed, ways)
+            break_broker = _break(
+                broker, restart_command, plan.seed, ways or ("clean" if plan.has_classic_lanes else "both")
+            )
             if restarts and not plan.restarts:
                 view.say("Your broker is not restarted: --restart-command would say how.")
             sys.exit(_run(plan, broker, break_broker, view, keep=keep, as_json=as_json))
