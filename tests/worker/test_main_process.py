@@ -22,6 +22,19 @@ def test_a_hard_time_limit_is_a_dead_letter(project):
     assert len(project.records(id=result.id)) == 1
 
 
+def test_a_hard_time_limit_is_a_dead_letter_in_a_pool_of_gevent_too(project):
+    with project.worker(pool="gevent"):
+        result = project.send("overrun")
+        (letter,) = eventually(project.dead)
+        assert project.send("succeed", 1).get(timeout=10) == 1
+        assert result.state == "FAILURE"
+
+    assert letter.record.reason == "timeout"
+    assert letter.record.task_id == result.id
+    assert len(project.records(id=result.id)) == 1
+    assert project.depth(project.queue) == 0
+
+
 def test_a_hard_time_limit_is_retried_where_the_policy_says_so(project):
     with project.worker():
         result = project.send("overrun_once")
