@@ -107,19 +107,24 @@ class WorkQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Every name on the broker is a function of these two, and API: ``v1`` changes when any argument does."""
+    """Every name on the broker is a function of these, and API: ``v1`` changes when any argument does."""
 
     prefix: str = "dlx"
     dead_letter_queue: str = "{queue}.dead"
+    #: How many messages a lane may hold.
+    max_waiting: int | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Names:
         """The names that these settings lead to."""
-        return cls(prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue)
+        return cls(
+            prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue, max_waiting=settings.max_waiting
+        )
 
     def lane(self, kind: QueueType, delay_ms: int) -> str:
         """The lane's fanout exchange, and its wait queue."""
-        return f"{self.prefix}.v1.wait.{kind}.{delay_ms:012d}"
+        limit = "" if self.max_waiting is None else f"max{self.max_waiting}."
+        return f"{self.prefix}.v1.wait.{kind}.{limit}{delay_ms:012d}"
 
     def back(self, kind: QueueType) -> str:
         """The return exchange: what waited goes through it to its work queue."""
@@ -183,6 +188,7 @@ def lane(names: Names, kind: QueueType, delay_ms: int) -> Topology:
     if kind == "quorum":
         # Only at-least-once dead-lettering survives the loss of a cluster node, and it asks for this overflow mode.
         arguments += (("x-dead-letter-strategy", "at-least-once"), ("x-overflow", "reject-publish"))
+    arguments += _limit(names, kind)
     return Topology(
         exchanges=(ExchangeSpec(name=name, kind="fanout"),),
         queues=(QueueSpec(name=name, arguments=_keeping(kind) + arguments),),
@@ -207,6 +213,14 @@ def _keeping(kind: QueueType) -> tuple[Argument, ...]:
     if kind == "classic":
         return (("x-queue-type", "classic"),)  # said aloud: a virtual host's default may be another
     return (("x-queue-type", "quorum"), ("x-delivery-limit", NO_DELIVERY_LIMIT))
+
+
+def _limit(names: Names, kind: QueueType) -> tuple[Argument, ...]:
+    """Arguments of a lane that holds so many and refuses more; the publisher is told (test_a_full_lane_refuses)."""
+    if names.max_waiting is None:
+        return ()
+    refusing: tuple[Argument, ...] = () if kind == "quorum" else (("x-overflow", "reject-publish"),)
+    return (*refusing, ("x-max-length", names.max_waiting))
 
 
 def _union(ours: tuple[Spec, ...], theirs: tuple[Spec, ...]) -> tuple[Spec, ...]:
