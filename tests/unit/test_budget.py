@@ -1,7 +1,10 @@
 import copy
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,8 @@ from celery_dlx_retry.core.budget import Account, Budget, as_budget, beyond
 from celery_dlx_retry.core.policy import DEAD, LET_FAIL, Dead, Fixed, Wait, decide
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import ConfigurationError, InvalidDelay, InvalidPolicy
+from celery_dlx_retry.worker.budget import Purse
+from celery_dlx_retry.worker.process import own
 
 quickly = settings(max_examples=50, deadline=None)
 
@@ -223,3 +228,22 @@ def test_what_is_beyond_is_dead_or_waits(over):
 def test_what_is_no_budget_is_refused(value):
     with pytest.raises(ConfigurationError):
         as_budget(value)
+
+
+def test_all_threads_of_a_process_draw_on_one_account():
+    purse = Purse(Budget(0.001, reserve=500))
+
+    with ThreadPoolExecutor(8) as threads:
+        granted = list(threads.map(lambda _: purse.draw(), range(4_000)))
+
+    assert sum(granted) == 500
+
+
+def test_a_process_keeps_what_it_has_and_a_forked_one_starts_anew(monkeypatch):
+    app = SimpleNamespace()
+    mine = own(app, object, "purse", "charge")
+
+    assert own(app, object, "purse", "charge") is mine
+    assert own(app, object, "purse", "ship") is not mine
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert own(app, object, "purse", "charge") is not mine

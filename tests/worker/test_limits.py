@@ -16,7 +16,7 @@ MOST_WAITING = 12
 
 @pytest.fixture(scope="module")
 def project(request):
-    with stage(request, dlx_max_waiting=MOST_WAITING) as it:
+    with stage(request, dlx_max_waiting=MOST_WAITING, task_track_started=True) as it:
         # One process: each has its own accounts and circuits.
         it.worker_at_work = it.start(module="project_limits", concurrency=1).wait_until_ready()
         yield it
