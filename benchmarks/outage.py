@@ -35,7 +35,7 @@ PER_SECOND = 5  # new tasks, for each way
 SECONDS = 60  # in which they are sent
 OUTAGE = range(10, 30)
 LONGEST_TAIL_SECONDS = 45
-THREADS = 4
+THREADS = 16
 
 POLICY = Fixed(2, retries=None)
 WAYS: dict[str, dict[str, Any]] = {
