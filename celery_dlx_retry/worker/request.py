@@ -103,7 +103,7 @@ class DLXRequest(Request):
         """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
         super().on_accepted(pid, time_accepted)
         if pid != os.getpid() and isinstance(self._delivery_info, DeliveryInfo):
-            pay_in(self.task, retries=self._context.retries)
+            pay_in(self.task, retries=self._request_dict.get("retries"))
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001
         """A hard time limit comes here after on_failure, which did it all; with gevent it comes here alone."""

@@ -163,8 +163,8 @@ class DLXRetryTask(Task):
         try:
             if attempt.is_exhausted:
                 return ask(**when)
-            delay_ms = self._delay_ms(self.default_retry_delay if countdown is None and not eta else countdown, eta)
-            return retry_within(self, attempt, ask, Wait(delay_ms, attempt.latest_ms), when)
+            wait_ms = self._delay_ms(self.default_retry_delay if countdown is None and not eta else countdown, eta)
+            return retry_within(self, attempt, ask, Wait(wait_ms, attempt.latest_ms), when)
         except (PublishError, TopologyError) as problem:
             raise give_back(self, attempt, problem) from problem
         except Reject as reject:

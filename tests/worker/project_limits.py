@@ -51,7 +51,7 @@ def auto(self):
     name="limits.overruns",
     time_limit=0.5,
     policy=Fixed(0.1, retries=5),
-    budget=TWO,
+    budget=Budget(POOR, reserve=1),
 )
 def overruns(self):
     record(self)
