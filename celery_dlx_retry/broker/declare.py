@@ -42,7 +42,12 @@ def declare(connection: Connection, topology: Topology) -> None:
                 )
         for binding in topology.bindings:
             with _translated("queue", binding.queue, permission=f"bind to {binding.exchange!r}"):
-                channel.queue_bind(binding.queue, binding.exchange, routing_key=binding.routing_key)
+                channel.queue_bind(
+                    binding.queue,
+                    binding.exchange,
+                    routing_key=binding.routing_key,
+                    arguments=dict(binding.arguments),
+                )
 
 
 def check(connection: Connection, topology: Topology) -> None:

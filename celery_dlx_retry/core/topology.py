@@ -52,6 +52,7 @@ class BindingSpec:
     exchange: str
     queue: str
     routing_key: str = ""
+    arguments: tuple[tuple[str, str | int | bool], ...] = ()
 
 
 Spec = TypeVar("Spec", ExchangeSpec, QueueSpec, BindingSpec)
@@ -121,6 +122,10 @@ class Names:
         """The lane's fanout exchange, and its wait queue."""
         return f"{self.prefix}.v1.wait.{kind}.{delay_ms:012d}"
 
+    def rung(self, kind: QueueType, resolution_ms: int, number: int) -> str:
+        """The exchange of a rung of the ladder, and its wait queue."""
+        return f"{self.prefix}.v1.ladder.{kind}.{resolution_ms:05d}.{number:02d}"
+
     def back(self, kind: QueueType) -> str:
         """The return exchange: what waited goes through it to its work queue."""
         return f"{self.prefix}.v1.return.{kind}"
@@ -176,18 +181,20 @@ def lane(names: Names, kind: QueueType, delay_ms: int) -> Topology:
     that the routing key is free to carry the work queue's name through the wait: all work queues share the lane.
     """
     name = names.lane(kind, delay_ms)
-    arguments: tuple[Argument, ...] = (
-        ("x-message-ttl", delay_ms),
-        ("x-dead-letter-exchange", names.back(kind)),
+    return Topology(
+        exchanges=(ExchangeSpec(name=name, kind="fanout"),),
+        queues=(wait_queue(name, kind, delay_ms=delay_ms, then=names.back(kind)),),
+        bindings=(BindingSpec(exchange=name, queue=name),),
     )
+
+
+def wait_queue(name: str, kind: QueueType, *, delay_ms: int, then: str) -> QueueSpec:
+    """A queue that keeps each message so long and gives it to the exchange ``then``."""
+    arguments: tuple[Argument, ...] = (("x-message-ttl", delay_ms), ("x-dead-letter-exchange", then))
     if kind == "quorum":
         # Only at-least-once dead-lettering survives the loss of a cluster node, and it asks for this overflow mode.
         arguments += (("x-dead-letter-strategy", "at-least-once"), ("x-overflow", "reject-publish"))
-    return Topology(
-        exchanges=(ExchangeSpec(name=name, kind="fanout"),),
-        queues=(QueueSpec(name=name, arguments=_keeping(kind) + arguments),),
-        bindings=(BindingSpec(exchange=name, queue=name),),
-    )
+    return QueueSpec(name=name, arguments=_keeping(kind) + arguments)
 
 
 def around(names: Names, queue: WorkQueue) -> Topology:
