@@ -11,6 +11,7 @@ it is in a lane, the name of the work queue, and no queue is ever passed twice, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.core.headers import RUNG
@@ -67,6 +68,7 @@ def skipped(names: Names, kind: QueueType, ladder: Ladder, headers: Mapping[Any,
     }
 
 
+@lru_cache(maxsize=8)
 def rungs(names: Names, kind: QueueType, ladder: Ladder) -> Topology:
     """All of them, lowest first."""
     exchanges: list[ExchangeSpec] = []

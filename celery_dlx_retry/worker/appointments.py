@@ -14,7 +14,7 @@ from kombu.utils.url import url_to_parts
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.ladder import skipped
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DLXError, PublishError, TopologyError
+from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.worker.clock import delay_ms, due_at, eta_header, is_due
 from celery_dlx_retry.worker.request import message_of
 from celery_dlx_retry.worker.routes import NoRouter, destination, routed
@@ -61,8 +61,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
         there = runtime.way_for(work_queue, delay_ms(app, **when), wish=Wish.APPOINTMENT)
         headers = {**(options.get("headers") or {}), "eta": eta_header(app, **when)}
         result = send(task, apply_async, {**options, "headers": headers}, queue=work_queue, there=there)
-    except TopologyError as problem:
-        # Nothing is published yet. The worker that gets it sends it on, if it may.
+    except (TopologyError, Unroutable) as problem:
+        # Nothing is published, the broker says so. The worker that gets it sends it on, if it may.
         logger.warning("left to Celery task=%s: %s", task.name, problem)
         return apply_async(**options, **when)
     except PublishError as problem:

@@ -126,11 +126,11 @@ def test_messages_of_one_delay_come_back_in_the_order_of_their_coming(bench, kin
 def test_what_waits_on_the_ladder_survives_a_crash_of_the_broker(broker, bench, monkeypatch):
     if not broker.can_restart:
         pytest.skip("the broker is not ours to kill")
-    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
     works = [bench.work(kind, name=kind) for kind in ("classic", "quorum")]
     ladder = Ladder(resolution_ms=100, rungs=6)
+    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
+    bench.stand(rungs(bench.names, "classic", ladder) | rungs(bench.names, "quorum", ladder))
     for work in works:
-        bench.stand(rungs(bench.names, work.kind, ladder))
         for number in range(20):
             send(bench, work, 100 * (32 + number), ladder=ladder, number=number)
 
