@@ -74,7 +74,7 @@ def way_of(kind: Any, delay_ms: int, wish: Wish) -> Way:
         limit_ms=SETTINGS.max_delay_ms,
         ladder=LADDER,
     )
-    return way(choice, NAMES, kind, LADDER)
+    return way(choice, NAMES, kind, ladder=LADDER)
 
 
 class Collector(threading.Thread):
@@ -110,7 +110,8 @@ class Sender:
         self._channel = connection.channel()
         self._channel.confirm_select()
         self._channel.events["basic_ack"].add(self._on_ack)
-        self._sent = self._confirmed = 0
+        self._sent = 0
+        self._unconfirmed: set[int] = set()
 
     def send(self, delay_ms: int, there: Way, label: str) -> None:
         headers = {**there.headers, DUE: int(time.monotonic() * 1000) + delay_ms, LABEL: label}
@@ -121,14 +122,16 @@ class Sender:
             mandatory=True,
         )
         self._sent += 1
+        self._unconfirmed.add(self._sent)
         self.wait(WINDOW)
 
     def wait(self, unconfirmed: int = 0) -> None:
-        while self._sent - self._confirmed > unconfirmed:
+        while len(self._unconfirmed) > unconfirmed:
             self._connection.drain_events(timeout=30)
 
     def _on_ack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
-        self._confirmed = tag if multiple else self._confirmed + 1
+        done = {one for one in self._unconfirmed if one <= tag} if multiple else {tag}
+        self._unconfirmed -= done
 
 
 def accuracy(kind: Any, crowds: Iterable[int]) -> None:

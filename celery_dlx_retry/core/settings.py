@@ -40,6 +40,9 @@ class Settings:
     #: No retry waits longer. Asking for more is an error, and the task a dead letter.
     max_delay_ms: int = _YEAR_MS
 
+    #: How long an idle classic lane of the grid stays before RabbitMQ deletes it. 0: it stays for good.
+    lane_expires_ms: int = 0
+
     #: True: apply_async(countdown=…) and (eta=…) wait in the broker. False: Celery's own way, in the worker.
     countdown: bool = True
 
@@ -95,6 +98,12 @@ class Settings:
                     value=getattr(self, name),
                     wanted=f"from 1 to {MAX_DELAY_MS} ms, which is ten years and RabbitMQ's longest TTL",
                 )
+        if self.lane_expires_ms and not 2 * self.lane_margin_ms <= self.lane_expires_ms <= _YEAR_MS:
+            raise InvalidSetting(
+                setting="dlx_lane_expires",
+                value=self.lane_expires_ms,
+                wanted=f"0, or from {2 * self.lane_margin_ms} to {_YEAR_MS} ms",
+            )
         # From these two follows that no ladder has more than 35 rungs.
         if not 10 <= self.ladder_resolution_ms <= 60_000:  # noqa: PLR2004 - the sentence names both
             raise InvalidSetting(
@@ -106,6 +115,11 @@ class Settings:
                 value=self.ladder_range_ms,
                 wanted=f"from dlx_ladder_resolution to {MAX_DELAY_MS} ms, which is ten years",
             )
+
+    @property
+    def lane_margin_ms(self) -> int:
+        """How long a message may be on its way into an expiring lane, or stay in it after its time is up."""
+        return self.confirm_timeout_ms + 60_000
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlx_retry.errors import InvalidSetting
@@ -30,6 +30,8 @@ class ExchangeSpec:
     name: str
     kind: str
     arguments: tuple[Argument, ...] = ()
+    #: It goes with the last queue behind it.
+    auto_delete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +120,10 @@ class Names:
         """The names that these settings lead to."""
         return cls(prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue)
 
-    def lane(self, kind: QueueType, delay_ms: int) -> str:
+    def lane(self, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> str:
         """The lane's fanout exchange, and its wait queue."""
-        return f"{self.prefix}.v1.wait.{kind}.{delay_ms:012d}"
+        name = f"{self.prefix}.v1.wait.{kind}.{delay_ms:012d}"
+        return f"{name}.{delay_ms + expires_ms:012d}" if expires_ms else name
 
     def rung(self, kind: QueueType, resolution_ms: int, number: int) -> str:
         """The exchange of a rung of the ladder, and its wait queue."""
@@ -173,17 +176,23 @@ def foundation(names: Names, kinds: Iterable[QueueType]) -> Topology:
     return Topology(exchanges=tuple(exchanges), queues=tuple(queues), bindings=tuple(bindings))
 
 
-def lane(names: Names, kind: QueueType, delay_ms: int) -> Topology:
+def lane(names: Names, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> Topology:
     """A way to wait one fixed time.
 
     RabbitMQ expires messages at a queue's head only, hence one delay per queue
     (test_a_short_delay_overtakes_a_long_one). The exchange is a fanout and there is no x-dead-letter-routing-key, so
     that the routing key is free to carry the work queue's name through the wait: all work queues share the lane.
+
+    With ``expires_ms`` it goes that long after the last message has left it, at the earliest, if it is declared again
+    in time: see broker/leases.py.
     """
-    name = names.lane(kind, delay_ms)
+    name = names.lane(kind, delay_ms, expires_ms=expires_ms)
+    queue = wait_queue(name, kind, delay_ms=delay_ms, then=names.back(kind))
+    if expires_ms:
+        queue = replace(queue, arguments=(*queue.arguments, ("x-expires", delay_ms + expires_ms)))
     return Topology(
-        exchanges=(ExchangeSpec(name=name, kind="fanout"),),
-        queues=(wait_queue(name, kind, delay_ms=delay_ms, then=names.back(kind)),),
+        exchanges=(ExchangeSpec(name=name, kind="fanout", auto_delete=bool(expires_ms)),),
+        queues=(queue,),
         bindings=(BindingSpec(exchange=name, queue=name),),
     )
 

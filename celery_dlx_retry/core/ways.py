@@ -63,14 +63,16 @@ def choose(  # noqa: PLR0913 - all that the choice depends on
     return TakeLadder(steps, ladder.length_ms(steps))
 
 
-def way(choice: TakeLane | TakeLadder, names: Names, kind: QueueType, ladder: Ladder) -> Way:
+def way(
+    choice: TakeLane | TakeLadder, names: Names, kind: QueueType, *, ladder: Ladder, lane_expires_ms: int = 0
+) -> Way:
     """The choice on this broker."""
     if isinstance(choice, TakeLane):
         return Way(
             length_ms=choice.length_ms,
-            exchange=names.lane(kind, choice.length_ms),
+            exchange=names.lane(kind, choice.length_ms, expires_ms=lane_expires_ms),
             headers={},
-            needs=lane(names, kind, choice.length_ms),
+            needs=lane(names, kind, choice.length_ms, expires_ms=lane_expires_ms),
         )
     return Way(
         length_ms=choice.length_ms,

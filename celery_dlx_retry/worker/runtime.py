@@ -13,6 +13,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.broker.declare import check, declare
+from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, make_sure, work_queue
 from celery_dlx_retry.core.backoff import Exponential
@@ -36,12 +37,15 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.headers import DeadRecord
     from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.settings import QueueType
-    from celery_dlx_retry.core.ways import Way
+    from celery_dlx_retry.core.ways import TakeLane, Way
 
 logger = get_logger(__name__)
 
 _LONGEST_PAUSE_SECONDS = 10.0
 _QUICK_MS = 2_000
+_SETTLED_BY_FLAGS = (
+    *("settings", "names", "ladder", "publisher", "quick_publisher", "leases", "exact_lanes", "is_rabbitmq"),
+)
 
 # What took its pool process down comes back later each time; how often is dlx_crash_limit.
 AFTER_A_CRASH = Exponential(1, factor=10, limit=100, retries=None)
@@ -72,7 +76,7 @@ class Runtime:
     def use_flags(self, flags: Mapping[str, Any]) -> None:
         """Let a worker's command line overrule the configuration; before anything else is asked."""
         self._flags = dict(flags)
-        for cached in ("settings", "names", "ladder", "publisher", "quick_publisher", "exact_lanes", "is_rabbitmq"):
+        for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
         self._standing.clear()
         self._ladders.clear()
@@ -130,6 +134,11 @@ class Runtime:
             lambda: self._app.connection_for_write(connect_timeout=_QUICK_MS / 1000),
             confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
         )
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Of lanes that expire."""
+        return Leases(lease_ms=self.settings.lane_expires_ms - self.settings.lane_margin_ms)
 
     @cached_property
     def exact_lanes(self) -> frozenset[int]:
@@ -190,7 +199,10 @@ class Runtime:
             ladder=self.ladder,
         )
         self._ensure(queue, ladder=isinstance(choice, TakeLadder), quickly=quickly)
-        there = way(choice, self.names, queue.kind, self.ladder)
+        expires_ms = self._lane_expires_ms(queue.kind, choice)
+        there = way(choice, self.names, queue.kind, ladder=self.ladder, lane_expires_ms=expires_ms)
+        if expires_ms:
+            self.leases.renew(self.quick_publisher if quickly else self.publisher, there.needs)
         return replace(there, needs=foundation(self.names, [queue.kind]) | around(self.names, queue) | there.needs)
 
     def mend_ladder(self, kind: QueueType) -> None:
@@ -261,6 +273,12 @@ class Runtime:
             self._ladders.add(queue.kind)
         self._standing.add(queue.name)
         self._kinds[queue.name] = queue.kind
+
+    def _lane_expires_ms(self, kind: QueueType, choice: TakeLane | TakeLadder) -> int:
+        """Announced lanes stay, and so do quorum lanes, and what we may not declare again."""
+        if kind == "quorum" or isinstance(choice, TakeLadder) or choice.length_ms in self.exact_lanes:
+            return 0
+        return self.settings.lane_expires_ms if self.settings.declare else 0
 
     def _declare_or_check(self, connection: Connection, topology: Topology) -> None:
         if self.settings.declare:

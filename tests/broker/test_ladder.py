@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
-import pytest
 from support import eventually
 
-from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import WorkQueue
@@ -22,7 +20,7 @@ DELAYS_MS = (1, 20, 21, 100, 310, 640, 1_260, 2_540)  # one rung, several, all o
 def send(bench, queue, delay_ms, ladder=LADDER, **headers):
     """Publish it onto the ladder; its headers say when."""
     steps = ladder.steps(delay_ms)
-    there = way(TakeLadder(steps, ladder.length_ms(steps)), bench.names, queue.kind, ladder)
+    there = way(TakeLadder(steps, ladder.length_ms(steps)), bench.names, queue.kind, ladder=ladder)
     with bench.publisher().producer(headers=there.headers) as producer:
         facts = {"delay": delay_ms, "at": time.monotonic(), **headers}
         producer.publish("", exchange=there.exchange, routing_key=queue.name, headers=facts)
@@ -121,22 +119,3 @@ def test_messages_of_one_delay_come_back_in_the_order_of_their_coming(bench, kin
 
     numbers = [message.headers["number"] for message in bench.take(work.name)]
     assert all(before < after for before, after in pairwise(numbers))
-
-
-def test_what_waits_on_the_ladder_survives_a_crash_of_the_broker(broker, bench, monkeypatch):
-    if not broker.can_restart:
-        pytest.skip("the broker is not ours to kill")
-    works = [bench.work(kind, name=kind) for kind in ("classic", "quorum")]
-    ladder = Ladder(resolution_ms=100, rungs=6)
-    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
-    bench.stand(rungs(bench.names, "classic", ladder) | rungs(bench.names, "quorum", ladder))
-    for work in works:
-        for number in range(20):
-            send(bench, work, 100 * (32 + number), ladder=ladder, number=number)
-
-    broker.kill()
-    broker.start()
-
-    for work in works:
-        eventually(lambda: bench.depth(work.name) == 20, within=30)  # noqa: B023
-        assert sorted(message.headers["number"] for message in bench.take(work.name)) == list(range(20))
