@@ -39,7 +39,7 @@ def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *
 class _Teller:
     """Tells monitors that a task was sent, through a connection of Celery's own.
 
-    Ours is confirmed and mandatory: an event that nobody listens to would be an error there, and the task sent twice.
+    Ours is confirmed and mandatory: an event that nobody listens to would be an error there, and end the connection.
     """
 
     def __init__(self, app: Celery, *, queue: str, eta: str | None) -> None:

@@ -39,7 +39,7 @@ class Web(Celery):
 @pytest.fixture(scope="module")
 def project(request):
     """A worker, and a ladder of 1.5 s."""
-    with stage(request, dlx_ladder_range=1, task_send_sent_event=True) as it:
+    with stage(request, dlx_ladder_range=1, dlx_lane_expires=140, task_send_sent_event=True) as it:
         it.start(module="project_later").wait_until_ready()
         yield it
 
@@ -187,7 +187,11 @@ def test_what_an_app_sends_that_does_not_know_the_task_is_not_held_by_the_worker
 
 
 def test_a_rung_that_somebody_took_away_makes_nothing_early_and_is_put_back(project, web):
-    web.note.apply_async(countdown=0.1)
+    ran(project, web.note.apply_async(countdown=0.1))
+    ran(project, project.app.send_task("later.note"))
+    early = project.app.send_task("later.note", countdown=0.8)
+    eventually(lambda: f"sent on task=later.note id={early.id}" in project_log(project))
+    ran(project, early)  # and now both, who sends and who works, have made sure of the ladder
     with Connection(project.url) as connection:
         connection.default_channel.queue_delete(rung(project, 3))
     sent = time.time()
@@ -385,6 +389,14 @@ def test_a_retry_is_not_made_twice_by_a_sent_event_that_nobody_hears(project):
 
     assert result.get(timeout=20) == "came back"
     assert [run["retries"] for run in project.records(id=result.id)] == [0, 1]
+
+
+def test_a_retry_takes_a_lane_that_expires_if_the_setting_says_so_and_an_announced_delay_does_not(project):
+    project.app.send_task("later.retry").get(timeout=20)
+
+    assert project.depth(f"{project.grid_lane(200)}.{212 + 140_000:012d}") == 0
+    assert project.depth(project.grid_lane(200)) is None
+    assert project.depth(project.lane(700)) == 0
 
 
 def test_a_lane_or_rung_that_vanished_is_declared_again_and_nothing_is_lost(project, web, nobody):
