@@ -142,15 +142,32 @@ class Runtime:
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
         queues = list(queues)
-        if self.settings.queue_type == "auto" and self.settings.declare:
-            for queue in queues:
-                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
-        topology = self._topology([self.work_queue(queue) for queue in queues])
+        if self.settings.declare:
+            self.learn_kinds(connection, queues)
+        topology = self.plan(queues)
         if self.settings.declare:
             declare(connection, topology)
         else:
             self._check(connection, topology)
         self._standing.update(queue.name for queue in queues)
+        return topology
+
+    def learn_kinds(self, connection: Connection, queues: Iterable[Queue]) -> None:
+        """Ask the broker for the types that nobody named; it takes the configure permission."""
+        if self.settings.queue_type == "auto":
+            for queue in queues:
+                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
+
+    def plan(self, queues: Iterable[Queue]) -> Topology:
+        """All that must stand for a worker that consumes these queues."""
+        work_queues = [self.work_queue(queue) for queue in queues]
+        kinds = sorted({queue.kind for queue in work_queues})
+        topology = foundation(self.names, kinds)
+        for queue in work_queues:
+            topology |= around(self.names, queue)
+        for kind in kinds:
+            for delay_ms in sorted(self.exact_lanes):
+                topology |= lane(self.names, kind, delay_ms)
         return topology
 
     def adopt(self, queue: Queue) -> WorkQueue:
@@ -209,16 +226,6 @@ class Runtime:
             # RabbitMQ 4 shows an object only to users with some permission on it. Every publish of ours is mandatory
             # and confirmed, so what is missing shows at the first retry, and its task stays on its queue.
             logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
-
-    def _topology(self, queues: list[WorkQueue]) -> Topology:
-        kinds = sorted({queue.kind for queue in queues})
-        topology = foundation(self.names, kinds)
-        for queue in queues:
-            topology |= around(self.names, queue)
-        for kind in kinds:
-            for delay_ms in sorted(self.exact_lanes):
-                topology |= lane(self.names, kind, delay_ms)
-        return topology
 
     def _ensure_way_back(self, queue: WorkQueue, *, quickly: bool) -> None:
         """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
