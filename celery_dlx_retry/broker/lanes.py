@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
 
+from amqp import spec
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.core.topology import Lane, lane
+from celery_dlx_retry.broker.look import counts, give_back
+from celery_dlx_retry.core.topology import Lane
+from celery_dlx_retry.core.topology import lane as lane_topology
 from celery_dlx_retry.errors import Forbidden
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 # How long a message may be on its way from an exchange that is gone to the queue behind it.
 SETTLE_SECONDS = 2.0
+
+_HOLDS = "something waits in it"
+_LOOKED_INTO = "somebody looks into it"
+_USED_AGAIN = "in use again"
 
 
 def standing_lanes(
@@ -52,65 +58,95 @@ def standing_lanes(
 
 
 def prune(connection: Connection, names: Names, lanes: Iterable[Lane]) -> Iterator[tuple[Lane, str]]:
-    """Delete those that are empty and that nobody looks into; yields each, with why it stays or an empty text.
+    """Delete those that nobody uses; yields each, with why it stays or an empty text.
 
-    The exchange goes first, so that nothing new comes in: a publisher finds no route, and makes the lane again. A
-    message that was routed before has time to arrive. Then whoever made the exchange again keeps the lane, and so
-    does a message that came, or a consumer (test_publishing_while_lanes_are_pruned_loses_nothing). The broker's own
-    "if empty" would not do: quorum queues do not have it, and classic ones do not count what somebody holds.
+    The exchange goes first, so that nothing new comes in: a publisher finds no route, and makes the lane again. Then
+    we consume for a while. What was on its way arrives, and what somebody held and gave back: that lane stays. So
+    does one whose exchange was made again, or that has another consumer
+    (test_publishing_while_lanes_are_pruned_loses_nothing). The broker's own "if empty" would not do: quorum queues do
+    not have it, and classic ones do not count what somebody holds (test_a_lane_that_is_looked_into_is_not_pruned).
     """
-    lanes = list(lanes)
-    closing_down = []
-    for each in lanes:
-        if reason := _in_use(connection, each):
-            yield each, reason
+    watches = []
+    for lane in lanes:
+        there = counts(connection, [lane.name]).get(lane.name)
+        if there is None:
+            continue  # somebody else did it
+        if there.ready or there.consumers:
+            yield lane, _HOLDS if there.ready else _LOOKED_INTO
         else:
-            _delete_exchange(connection, each)
-            closing_down.append(each)
-    if closing_down:
-        time.sleep(SETTLE_SECONDS)  # noqa: TID251 - nothing to poll: what is under way shows nowhere
-    for each in closing_down:
-        if _has_exchange(connection, each):
-            yield each, "in use again"
-            continue
-        _delete_exchange(connection, each)
-        reason = _in_use(connection, each) or _delete_queue(connection, each)
+            watches.append(_Watch(connection, names, lane))
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while watches and (left := deadline - time.monotonic()) > 0:
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=left)
+        for watch in [each for each in watches if each.arrived]:
+            watches.remove(watch)
+            watch.keep()
+            yield watch.lane, _HOLDS
+    for watch in watches:
+        yield watch.lane, watch.end()
+
+
+class _Watch:
+    """A lane without its exchange, and a consumer that sees whether anything still turns up."""
+
+    def __init__(self, connection: Connection, names: Names, lane: Lane) -> None:
+        self.lane = lane
+        self.arrived: list[Any] = []
+        self._connection, self._names = connection, names
+        self._delete_exchange()
+        self._channel = connection.channel()
+        self._tag = self._channel.basic_consume(lane.name, callback=self.arrived.append, on_cancel=lambda _tag: None)
+
+    def keep(self) -> None:
+        give_back(self._channel, self._tag)
+        self._restore()
+
+    def end(self) -> str:
+        """Delete the queue unless it is in use; why it stays, or an empty text."""
+        if self._has_exchange():
+            give_back(self._channel, self._tag)
+            self._channel.close()
+            return _USED_AGAIN
+        self._delete_exchange()
+        others = counts(self._connection, [self.lane.name])[self.lane.name].consumers - 1
+        give_back(self._channel, self._tag)
+        reason = _LOOKED_INTO if others > 0 else _HOLDS if self.arrived else self._delete_queue()
         if reason:
-            declare(connection, lane(names, each.kind, each.delay_ms))
-        yield each, reason
+            self._restore()
+        else:
+            self._channel.close()
+        return reason
 
+    def _restore(self) -> None:
+        self._channel.close()
+        declare(self._connection, lane_topology(self._names, self.lane.kind, self.lane.delay_ms))
 
-def _in_use(connection: Connection, it: Lane) -> str:
-    found = counts(connection, [it.name]).get(it.name)
-    if found is None:
+    def _delete_queue(self) -> str:
+        name = self.lane.name
+        if self.lane.kind == "classic":
+            try:
+                self._channel.queue_delete(name, if_unused=True, if_empty=True)
+            except PreconditionFailed:
+                return _USED_AGAIN
+        elif self._channel.basic_get(name) is not None:
+            self._channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+            return _HOLDS
+        else:
+            self._channel.queue_delete(name)
         return ""
-    if found.ready:
-        return f"holds {found.ready} messages"
-    return "somebody looks into it" if found.consumers else ""
 
+    def _has_exchange(self) -> bool:
+        with closing(self._connection.channel()) as channel:
+            try:
+                channel.exchange_declare(self.lane.name, "fanout", passive=True)
+            except NotFound:
+                return False
+        return True
 
-def _has_exchange(connection: Connection, it: Lane) -> bool:
-    with closing(connection.channel()) as channel:
-        try:
-            channel.exchange_declare(it.name, "fanout", passive=True)
-        except NotFound:
-            return False
-    return True
-
-
-def _delete_exchange(connection: Connection, it: Lane) -> None:
-    with closing(connection.channel()) as channel:
-        try:
-            channel.exchange_delete(it.name)
-        except AccessRefused as exc:
-            raise Forbidden(kind="exchange", name=it.name, permission="configure") from exc
-
-
-def _delete_queue(connection: Connection, it: Lane) -> str:
-    is_classic = it.kind == "classic"
-    with closing(connection.channel()) as channel:
-        try:
-            channel.queue_delete(it.name, if_unused=is_classic, if_empty=is_classic)
-        except PreconditionFailed:
-            return "in use again"
-    return ""
+    def _delete_exchange(self) -> None:
+        with closing(self._connection.channel()) as channel:
+            try:
+                channel.exchange_delete(self.lane.name)
+            except AccessRefused as exc:
+                raise Forbidden(kind="exchange", name=self.lane.name, permission="configure") from exc

@@ -40,7 +40,7 @@ def waiting(
 ) -> Iterator[WaitingTask]:
     """Who waits in a lane, the next one first; at most ``limit`` of those that are wanted."""
     # Without a filter the first ones are enough, and nothing else is held up.
-    with looking(connection, lane.name, limit=limit if wanted is None else None) as messages:
+    with looking(connection, lane.name, kind=lane.kind, limit=limit if wanted is None else None) as messages:
         count = 0
         for seen in messages:
             task = waiting_task(seen, lane)
@@ -59,7 +59,7 @@ def take(
     ``hand_over`` returns when the broker has the message in its new place. Published, confirmed, acknowledged: whoever
     stops in between has duplicated one at most.
     """
-    with looking(connection, lane.name) as messages:
+    with looking(connection, lane.name, kind=lane.kind) as messages:
         for seen in messages:
             task = waiting_task(seen, lane)
             if task.task_id in task_ids:
@@ -72,7 +72,7 @@ def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
     """What the headers tell. The lane's exchange is a fanout: the routing key is the work queue."""
     headers = seen.message.headers
     history = history_of(headers)
-    since_ms = history[-1].at_ms if history and 0 < history[-1].at_ms + lane.delay_ms <= _LAST_MS else None
+    since_ms = history[-1].at_ms if history and 0 < history[-1].at_ms <= _LAST_MS - lane.delay_ms else None
     retries = headers.get("retries")
     return WaitingTask(
         task=str(headers.get("task", "")),

@@ -7,9 +7,17 @@ import json
 import pytest
 
 from celery_dlx_retry.core.plan import definitions, facts, mermaid, rabbitmqctl, rows, terraform
-from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Names, QueueSpec, Topology, WorkQueue
+from celery_dlx_retry.core.topology import (
+    BindingSpec,
+    ExchangeSpec,
+    Names,
+    QueueSpec,
+    Topology,
+    WorkQueue,
+    foundation,
+    lane,
+)
 from celery_dlx_retry.core.topology import around as around_queue
-from celery_dlx_retry.core.topology import foundation, lane
 
 NAMES = Names()
 ORDERS = (
