@@ -26,14 +26,21 @@ def find(connection: Connection, topology: Topology, management: Management | No
     Declaring an object with our arguments tells whether it has them, but makes it if it is not there: so it is done
     only to what a passive declare has just found (test_looking_for_drift_makes_nothing).
     """
+    found = [*_objects(connection, topology), *_work_queues(connection, topology)]
+    yield from found
+    if management is not None:
+        gone = {drift.name for drift in found if drift.kind == "missing"}
+        for drift in unbound(topology, management.bindings()):
+            if not gone.intersection(drift.name.split(" -> ")):  # that it is not bound either goes without saying
+                yield drift
+        yield from overridden(topology, management.policies_of_queues())
+
+
+def _objects(connection: Connection, topology: Topology) -> Iterator[Drift]:
     for queue in topology.queues:
         yield from _one(connection, "queue", queue.name, Topology(queues=(queue,)))
     for exchange in topology.exchanges:
         yield from _one(connection, "exchange", exchange.name, Topology(exchanges=(exchange,)))
-    yield from _work_queues(connection, topology)
-    if management is not None:
-        yield from unbound(topology, management.bindings())
-        yield from overridden(topology, management.policies_of_queues())
 
 
 def _one(connection: Connection, kind: str, name: str, alone: Topology) -> Iterator[Drift]:

@@ -6,8 +6,7 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp import spec
-from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
+from amqp.exceptions import AccessRefused, PreconditionFailed
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.look import counts, give_back
@@ -62,9 +61,10 @@ def prune(connection: Connection, names: Names, lanes: Iterable[Lane]) -> Iterat
 
     The exchange goes first, so that nothing new comes in: a publisher finds no route, and makes the lane again. Then
     we consume for a while. What was on its way arrives, and what somebody held and gave back: that lane stays. So
-    does one whose exchange was made again, or that has another consumer
-    (test_publishing_while_lanes_are_pruned_loses_nothing). The broker's own "if empty" would not do: quorum queues do
-    not have it, and classic ones do not count what somebody holds (test_a_lane_that_is_looked_into_is_not_pruned).
+    does one whose exchange was made again, or that has another consumer: a message that is confirmed while its queue
+    is being deleted would be lost (test_publishing_while_lanes_are_pruned_loses_nothing). The broker's own "if empty"
+    would not do: quorum queues do not have it, and classic ones do not count what somebody holds
+    (test_a_lane_that_is_looked_into_is_not_pruned).
     """
     watches = []
     for lane in lanes:
@@ -104,11 +104,6 @@ class _Watch:
 
     def end(self) -> str:
         """Delete the queue unless it is in use; why it stays, or an empty text."""
-        if self._has_exchange():
-            give_back(self._channel, self._tag)
-            self._channel.close()
-            return _USED_AGAIN
-        self._delete_exchange()
         others = counts(self._connection, [self.lane.name])[self.lane.name].consumers - 1
         give_back(self._channel, self._tag)
         reason = _LOOKED_INTO if others > 0 else _HOLDS if self.arrived else self._delete_queue()
@@ -123,26 +118,23 @@ class _Watch:
         declare(self._connection, lane_topology(self._names, self.lane.kind, self.lane.delay_ms))
 
     def _delete_queue(self) -> str:
-        name = self.lane.name
-        if self.lane.kind == "classic":
-            try:
-                self._channel.queue_delete(name, if_unused=True, if_empty=True)
-            except PreconditionFailed:
-                return _USED_AGAIN
-        elif self._channel.basic_get(name) is not None:
-            self._channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
-            return _HOLDS
-        else:
-            self._channel.queue_delete(name)
-        return ""
+        """Only if the exchange was away all the time: then nothing can be on its way.
 
-    def _has_exchange(self) -> bool:
-        with closing(self._connection.channel()) as channel:
-            try:
-                channel.exchange_declare(self.lane.name, "fanout", passive=True)
-            except NotFound:
-                return False
-        return True
+        To look for it and then to delete the queue would leave a moment between the two. To declare it with another
+        type fails if somebody has made it again; and as long as ours stands, nobody can.
+        """
+        name, is_classic = self.lane.name, self.lane.kind == "classic"
+        try:
+            self._channel.exchange_declare(name, "direct", durable=False, auto_delete=False)
+        except PreconditionFailed:
+            return _USED_AGAIN
+        try:
+            self._channel.queue_delete(name, if_unused=is_classic, if_empty=is_classic)
+        except PreconditionFailed:
+            return _USED_AGAIN
+        finally:
+            self._delete_exchange()
+        return ""
 
     def _delete_exchange(self) -> None:
         with closing(self._connection.channel()) as channel:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 1.0
 _SHORT_PATIENCE_SECONDS = 0.05
 _LARGEST_PREFETCH = 65_535
+_UNCOUNTED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +82,20 @@ def looking(
             there = _alone(channel, queue) if kind == "quorum" else channel.queue_declare(queue, passive=True)
         except NotFound as exc:
             raise Missing(kind="queue", name=queue, cure="It is made when a worker starts.") from exc
-        prefetch = _LARGEST_PREFETCH if kind == "quorum" else min(limit or 0, _LARGEST_PREFETCH)
+        counted = there.message_count
+        if kind == "classic":
+            most = counted if limit is None else min(limit, counted)
+            if not most:
+                yield iter(())
+                return
+        else:
+            most = min(2 * counted + _UNCOUNTED, _LARGEST_PREFETCH)
         arrived: deque[Any] = deque()
-        channel.basic_qos(0, prefetch, False)  # noqa: FBT003 - py-amqp's
+        channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
         tag = channel.basic_consume(queue, callback=arrived.append)
-        messages = _deliveries(connection, arrived, counted=there.message_count, most=prefetch or None)
+        messages = _deliveries(connection, arrived, counted=counted, most=most)
         try:
             yield (_one(channel, raw) for raw in islice(messages, limit))
-            if kind == "quorum":
-                deque(messages, maxlen=0)
         except (KeyboardInterrupt, AMQPError, OSError):
             # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
             # the broker takes back what is not acknowledged.
@@ -97,6 +103,8 @@ def looking(
             raise
         finally:
             if channel.connection is not None:
+                if kind == "quorum":
+                    deque(messages, maxlen=0)
                 give_back(channel, tag)
 
 
@@ -118,9 +126,10 @@ def _alone(channel: Any, queue: str) -> Any:
     return there
 
 
-def _deliveries(connection: Connection, arrived: deque[Any], *, counted: int, most: int | None) -> Iterator[Any]:
+def _deliveries(connection: Connection, arrived: deque[Any], *, counted: int, most: int) -> Iterator[Any]:
+    """What arrives, until nothing does, and no more than that: others may go on putting in."""
     received = 0
-    while most is None or received < most:
+    while received < most:
         while not arrived:
             try:
                 connection.drain_events(timeout=_PATIENCE_SECONDS if received < counted else _SHORT_PATIENCE_SECONDS)

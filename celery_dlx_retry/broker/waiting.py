@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.core.headers import history_of
 from celery_dlx_retry.core.units import is_count
+from celery_dlx_retry.errors import Unroutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from kombu.connection import Connection
 
@@ -52,20 +53,27 @@ def waiting(
 
 
 def take(
-    connection: Connection, lane: Lane, task_ids: Collection[str], *, hand_over: Callable[[Seen, WaitingTask], None]
-) -> Iterator[WaitingTask]:
-    """Take the tasks with these ids out of a lane; the others keep their places and their time.
+    connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Seen, WaitingTask], None]
+) -> Iterator[tuple[WaitingTask, Unroutable | None]]:
+    """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
 
     ``hand_over`` returns when the broker has the message in its new place. Published, confirmed, acknowledged: whoever
-    stops in between has duplicated one at most.
+    stops in between has duplicated one at most. Ids that were found are taken off ``task_ids``: a task that runs and
+    fails at once is back in its lane before we have left it, and has had its turn.
     """
     with looking(connection, lane.name, kind=lane.kind) as messages:
         for seen in messages:
             task = waiting_task(seen, lane)
-            if task.task_id in task_ids:
+            if task.task_id not in task_ids:
+                continue
+            task_ids.remove(task.task_id)
+            try:
                 hand_over(seen, task)
-                seen.acknowledge()
-                yield task
+            except Unroutable as problem:
+                yield task, problem  # it keeps waiting, and the others have their turn
+                continue
+            seen.acknowledge()
+            yield task, None
 
 
 def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:

@@ -94,7 +94,8 @@ def test_what_somebody_held_with_no_consumer_and_gives_back_keeps_the_lane(bench
     eventually(lambda: bench.depth(peeked.name) == 1)
 
 
-def test_a_lane_that_is_made_again_meanwhile_stays(bench, kind):
+def test_a_lane_that_is_made_again_meanwhile_stays(bench, kind, monkeypatch):
+    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 1.0)
     wanted = a_lane(bench, kind)
     outcome = prune(bench.connect(), bench.names, [wanted])
     publisher = threading.Timer(0.05, lambda: bench.stand(lane(bench.names, kind, 60_000)))

@@ -118,11 +118,11 @@ def test_one_taken_out_of_the_middle_leaves_the_others_their_places_and_their_ti
     road.send("a", "b", "c")
 
     taken = list(
-        take(bench.connection, road.lane, ["b"], hand_over=lambda seen, task: handed.append((seen.message.body, task)))
+        take(bench.connection, road.lane, {"b"}, hand_over=lambda seen, task: handed.append((seen.message.body, task)))
     )
 
     assert [(bytes(body) if isinstance(body, memoryview) else body) for body, _ in handed] == [b"body of b"]
-    assert [task.task_id for task in taken] == ["b"]
+    assert [(task.task_id, problem) for task, problem in taken] == [("b", None)]
     back = road.arrivals(2)
     assert list(back) == ["a", "c"]
     assert min(back.values()) >= DELAY_MS
@@ -135,10 +135,31 @@ def test_what_cannot_be_handed_over_keeps_waiting(road, bench):
     def refuse(_seen, _task):
         raise Unroutable(exchange="", routing_key="gone")
 
-    with pytest.raises(Unroutable):
-        list(take(bench.connection, road.lane, ["a"], hand_over=refuse))
+    ((task, problem),) = take(bench.connection, road.lane, {"a"}, hand_over=refuse)
 
+    assert (task.task_id, type(problem)) == ("a", Unroutable)
     assert list(road.arrivals(2)) == ["a", "b"]
+
+
+def test_a_task_that_is_back_at_once_is_not_taken_again(bench, kind):
+    road = Road(bench, kind, 60_000)
+    road.send("a", "b")
+
+    taken = list(take(bench.connection, road.lane, {"a"}, hand_over=lambda *_: road.send("a")))
+
+    assert len(taken) == 1
+    assert [task.task_id for task in waiting(bench.connection, road.lane)] == ["b", "a"]
+
+
+def test_a_look_ends_although_others_go_on_putting_in(bench, kind):
+    road = Road(bench, kind, 60_000)
+    road.send("a", "b")
+    with looking(bench.connection, road.lane.name, kind=kind) as messages:
+        count = 0
+        for count, _ in enumerate(messages, start=1):
+            road.send(f"new {count}")
+
+    assert 2 <= count <= 104
 
 
 def test_a_filter_reads_past_those_that_it_does_not_want(road, bench):
