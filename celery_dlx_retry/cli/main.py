@@ -6,6 +6,7 @@ import click
 from celery.bin.worker import worker
 
 from celery_dlx_retry.cli.dead import dead
+from celery_dlx_retry.cli.doctor import doctor
 from celery_dlx_retry.cli.flags import FLAGS
 from celery_dlx_retry.cli.state import status, watch
 from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
@@ -17,6 +18,6 @@ def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 
 
-for command in (dead, waiting, status, watch, plan, check, declare, policy, prune):
+for command in (dead, waiting, status, watch, doctor, plan, check, declare, policy, prune):
     dlx.add_command(command)
 worker.params.extend(FLAGS)
