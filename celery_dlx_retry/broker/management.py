@@ -86,7 +86,8 @@ def management_of(connection: Connection, url: str | None) -> Management:
     user, password = connection.userid or "guest", connection.password or "guest"
     vhost = connection.virtual_host or "/"
     if url is None:
-        scheme, port = ("https", _TLS_PORT) if connection.ssl else ("http", _PORT)
+        is_tls = connection.ssl or connection.transport_cls == "amqps"
+        scheme, port = ("https", _TLS_PORT) if is_tls else ("http", _PORT)
         host = connection.hostname or "localhost"
         return Management(url=f"{scheme}://{_bracketed(host)}:{port}", user=user, password=password, vhost=vhost)
     parts = urlsplit(url)
