@@ -82,6 +82,8 @@ def targeting(ctx: click.Context, queue_names: str | None, management_url: str |
     with one_sentence():
         queues = queues_of(app, queue_names)
         with app.connection_for_read() as connection:
+            # Once over all hosts of a failover URL: an operator can try again.
+            connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
             target = Target(app, connection, queues)
             target.runtime.learn_kinds(connection, queues)
             target.management, target.no_management = _management(connection, management_url)
