@@ -13,7 +13,7 @@ import click
 from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.management import definition_of
 from celery_dlx_retry.broker.permissions import forbidden
-from celery_dlx_retry.cli.output import json_line, json_option, table
+from celery_dlx_retry.cli.output import counted, json_line, json_option, table
 from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting
 from celery_dlx_retry.core.backoff import as_policy
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
@@ -53,7 +53,7 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
         )
     grave = [finding for finding in found if finding.severity != "info"]
     if not as_json:
-        click.echo(f"{len(grave)} findings" if grave else "Nothing that bites.")
+        click.echo(counted(len(grave), "finding") if grave else "Nothing that bites.")
     if grave:
         ctx.exit(1)
 

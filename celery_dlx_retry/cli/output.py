@@ -95,6 +95,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 lane``, ``2 lanes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def time_of(at_ms: int) -> str:
     """A moment, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at_ms else "?"

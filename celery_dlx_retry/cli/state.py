@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.broker.state import states
-from celery_dlx_retry.cli.output import drawn, is_terminal, json_line, json_option, table, time_of
+from celery_dlx_retry.cli.output import counted, drawn, is_terminal, json_line, json_option, table, time_of
 from celery_dlx_retry.cli.target import management_option, note, queues_option, targeting
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def _summary(found: list[QueueState]) -> str:
     due = min((state.next_ms for state in found if state.next_ms is not None), default=None)
     lanes = sum(1 for state in found if state.role == "wait" and state.ready)
     text = (
-        f"{totals['work']} to work, {totals['wait']} waiting in {lanes} lanes, {totals['dead']} dead, "
-        f"{totals['orphans']} orphans"
+        f"{totals['work']} to work, {totals['wait']} waiting in {counted(lanes, 'lane')}, {totals['dead']} dead, "
+        f"{counted(totals['orphans'], 'orphan')}"
     )
     if due is None:
         return text

@@ -18,7 +18,7 @@ from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.management import definition_of
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
-from celery_dlx_retry.cli.output import json_line, json_option, one_sentence, table, yes_option
+from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
 from celery_dlx_retry.cli.target import management_option, note, queues_of, queues_option, targeting
 from celery_dlx_retry.core import plan as plans
 from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
@@ -90,7 +90,7 @@ def check(ctx: click.Context, queue_names: str | None, management_url: str | Non
     if not target.management:
         note(f"bindings and policies are not checked. {target.no_management}")
     if not as_json:
-        click.echo(f"{len(differences)} differences" if differences else "All of it stands.")
+        click.echo(counted(len(differences), "difference") if differences else "All of it stands.")
     if differences:
         ctx.exit(1)
 
@@ -184,7 +184,9 @@ def prune(  # noqa: PLR0913 - one per option
             outcome = [(lane, "") for lane in empty]
         else:
             if not yes:
-                click.confirm(f"Delete {len(empty)} empty lanes of {target.names.prefix!r}?", abort=True, err=True)
+                click.confirm(
+                    f"Delete {counted(len(empty), 'empty lane')} of {target.names.prefix!r}?", abort=True, err=True
+                )
             outcome = list(prune_lanes(target.connection, target.names, empty))
     gone = [lane for lane, reason in outcome if not reason]
     if as_json:

@@ -13,7 +13,7 @@ from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.waiting import take
 from celery_dlx_retry.broker.waiting import waiting as who_waits
 from celery_dlx_retry.cli.audit import audit, who
-from celery_dlx_retry.cli.output import json_line, json_option, printable, table, time_of, yes_option
+from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, time_of, yes_option
 from celery_dlx_retry.cli.target import management_option, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
@@ -104,7 +104,7 @@ def cancel(
 ) -> None:
     """Make dead letters of waiting tasks, with the reason `requested`; nothing is lost, and a replay undoes it."""
     if not yes:
-        click.confirm(f"Cancel {len(task_ids)} waiting tasks?", abort=True, err=True)
+        click.confirm(f"Cancel {counted(len(task_ids), 'waiting task')}?", abort=True, err=True)
     with targeting(ctx, None, management_url) as target:
         queues = target.app.amqp.queues
 

@@ -41,15 +41,15 @@ class CommandLine:
     def json(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self(*words, "--json", code=code).splitlines() if line.startswith("{")]
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """As a process, for signals."""
         command = [sys.executable, "-m", "celery", "-A", self._module, "dlx", *words]
-        environment = {**self._project.environment(), **self._management}
+        environment = {**self._project.environment(), **self._management, "COLUMNS": "160", "TERM": "xterm"}
         return subprocess.Popen(
             command,
             env=environment,
             text=True,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
         )

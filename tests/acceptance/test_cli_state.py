@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import time
 
@@ -50,7 +52,7 @@ def test_the_status_counts_what_works_waits_and_is_dead(project, dlx, waiting):
     assert 0 < lane["next_ms"] - time.time() * 1000 <= lane["next_ms"] - lane["oldest_ms"] < WAIT_SECONDS * 1100
     assert found["work", project.queue]["consumers"] == 1
     assert found["dead", f"{project.queue}.dead"]["ready"] == 1
-    assert "3 waiting in 1 lanes, 1 dead, 0 orphans; next wake-up 20" in dlx("status")
+    assert "3 waiting in 1 lane, 1 dead, 0 orphans; next wake-up 20" in dlx("status")
 
 
 def test_who_waits_is_listed_and_filtered(project, dlx, waiting):
@@ -89,6 +91,22 @@ def test_watch_prints_again_and_again_and_ends_well_at_ctrl_c(dlx):
 
     assert sum(line.startswith("role\tqueue\t") for line in seen) >= 2
     assert (process.returncode, err) == (0, "")
+
+
+def test_on_a_terminal_the_status_is_drawn_in_place(dlx):
+    ours, theirs = pty.openpty()
+    with dlx.start("watch", "--interval", "0.2", stdout=theirs) as process:
+        os.close(theirs)
+        drawn = ""
+        while drawn.count("next wake-up") + drawn.count(" orphans") < 3:
+            drawn += os.read(ours, 65_536).decode(errors="replace")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    os.close(ours)
+
+    assert process.returncode == 0
+    assert "\N{BOX DRAWINGS LIGHT VERTICAL} work" in drawn
+    assert "\x1b[" in drawn
 
 
 COMMANDS = [

@@ -62,7 +62,7 @@ def test_drift_is_told_and_is_exit_code_1(dlx, declared, project):
     printed = dlx("check", code=1)
 
     assert f"missing\texchange\t{lane_name}\tThe exchange '{lane_name}' does not exist.\tRun" in printed
-    assert printed.endswith("\n1 differences\n")
+    assert printed.endswith("\n1 difference\n")
     dlx("declare")
 
 
