@@ -82,12 +82,16 @@ def targeting(ctx: click.Context, queue_names: str | None, management_url: str |
     with one_sentence():
         queues = queues_of(app, queue_names)
         with app.connection_for_read() as connection:
-            # Once over all hosts of a failover URL: an operator can try again.
-            connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
+            connect(connection)
             target = Target(app, connection, queues)
             target.runtime.learn_kinds(connection, queues)
             target.management, target.no_management = _management(connection, management_url)
             yield target
+
+
+def connect(connection: Connection) -> None:
+    """Once over all hosts of a failover URL: an operator can try again."""
+    connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
 
 
 def queues_of(app: Any, queue_names: str | None) -> list[Queue]:

@@ -19,7 +19,7 @@ from celery_dlx_retry.broker.management import definition_of
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
-from celery_dlx_retry.cli.target import management_option, note, queues_of, queues_option, targeting
+from celery_dlx_retry.cli.target import connect, management_option, note, queues_of, queues_option, targeting
 from celery_dlx_retry.core import plan as plans
 from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -59,6 +59,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, as_json: boo
         with app.connection_for_read() as connection:
             vhost = connection.virtual_host or "/"
             try:
+                connect(connection)
                 runtime.learn_kinds(connection, queues)
             except (AMQPError, KombuError, OSError):
                 note("the broker does not answer; a queue whose arguments name no type is taken for a classic one.")
@@ -184,9 +185,8 @@ def prune(  # noqa: PLR0913 - one per option
             outcome = [(lane, "") for lane in empty]
         else:
             if not yes:
-                click.confirm(
-                    f"Delete {counted(len(empty), 'empty lane')} of {target.names.prefix!r}?", abort=True, err=True
-                )
+                what = counted(len(empty), "empty lane")
+                click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
             outcome = list(prune_lanes(target.connection, target.names, empty))
     gone = [lane for lane, reason in outcome if not reason]
     if as_json:
