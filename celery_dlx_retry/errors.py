@@ -24,6 +24,8 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── CrashLoop                   the message has killed too many workers; dead letter
     ├── DeadLetter                  raised in a task: no retry, dead letter now
     ├── RetryIn                     raised in a task: retry after this many seconds
+    ├── CannotLook                  a look into a quorum queue would mix up the order of its messages
+    ├── NoManagement                the HTTP management API does not answer; some commands know less without it
     └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
 """
 
@@ -199,6 +201,22 @@ class RetryIn(DLXError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.seconds, self.detail)
+
+
+class CannotLook(DLXError):
+    """``queue``, ``problem``."""
+
+    sentence = "The quorum queue {queue!r} cannot be looked into without mixing up its order: {problem}."
+
+
+class NoManagement(DLXError):
+    """``url``, ``problem``."""
+
+    sentence = (
+        "The management API at {url} cannot be used: {problem}. "
+        "Enable the plugin rabbitmq_management, give the user the tag 'monitoring', or say where it is: "
+        "--management-url."
+    )
 
 
 class NoBroker(DLXError):

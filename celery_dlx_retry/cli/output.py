@@ -45,20 +45,30 @@ def json_line(facts: Mapping[str, Any]) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """Print rows under these columns; an empty cell is a dash."""
-    cells = ([printable(str(cell)) if cell not in {None, ""} else "-" for cell in row] for row in rows)
     if not is_terminal():
         click.echo("\t".join(columns))
-        for row in cells:
+        for row in _cells(rows):
             click.echo("\t".join(row))
         return
     from rich.console import Console  # noqa: PLC0415 - an extra
-    from rich.table import Table  # noqa: PLC0415
+
+    Console().print(drawn(columns, rows, title=title))
+
+
+def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Any:
+    """The same as a rich table, for who draws it again and again."""
+    from rich.table import Table  # noqa: PLC0415 - an extra
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(*columns, title=title or None, title_justify="left", header_style="bold")
-    for row in cells:
-        drawn.add_row(*map(Text, row))
-    Console().print(drawn)
+    it = Table(*columns, title=title or None, title_justify="left", header_style="bold")
+    for row in _cells(rows):
+        it.add_row(*map(Text, row))
+    return it
+
+
+def _cells(rows: Iterable[Sequence[object]]) -> Iterator[list[str]]:
+    for row in rows:
+        yield [printable(str(cell)) if cell not in {None, ""} else "-" for cell in row]
 
 
 @contextmanager
@@ -83,6 +93,11 @@ def is_terminal() -> bool:
 def printable(text: str) -> str:
     """What anybody put into a message may not steer a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 lane``, ``2 lanes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def time_of(at_ms: int) -> str:

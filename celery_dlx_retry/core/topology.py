@@ -21,6 +21,8 @@ Argument = tuple[str, "str | int"]
 NO_DELIVERY_LIMIT = 1_000_000_000
 
 _NAME_BYTES = 255  # an AMQP short string
+_LANE_DIGITS = 12
+_KINDS: tuple[QueueType, ...] = ("classic", "quorum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,15 @@ class WorkQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A way to wait one fixed time, by its name."""
+
+    name: str
+    kind: QueueType
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     """Every name on the broker is a function of these two, and API: ``v1`` changes when any argument does."""
 
@@ -122,12 +133,21 @@ class Names:
 
     def lane(self, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> str:
         """The lane's fanout exchange, and its wait queue."""
-        name = f"{self.prefix}.v1.wait.{kind}.{delay_ms:012d}"
-        return f"{name}.{delay_ms + expires_ms:012d}" if expires_ms else name
+        name = f"{self.prefix}.v1.wait.{kind}.{delay_ms:0{_LANE_DIGITS}d}"
+        return f"{name}.{delay_ms + expires_ms:0{_LANE_DIGITS}d}" if expires_ms else name
 
     def rung(self, kind: QueueType, resolution_ms: int, number: int) -> str:
         """The exchange of a rung of the ladder, and its wait queue."""
         return f"{self.prefix}.v1.ladder.{kind}.{resolution_ms:05d}.{number:02d}"
+
+    def lane_of(self, name: str) -> Lane | None:
+        """The lane whose name this is; None if it is none of ours."""
+        for kind in _KINDS:
+            head = self.lane(kind, 0)[:-_LANE_DIGITS]
+            digits = name.removeprefix(head)
+            if digits != name and digits.isdecimal() and self.lane(kind, int(digits)) == name:
+                return Lane(name=name, kind=kind, delay_ms=int(digits))
+        return None
 
     def back(self, kind: QueueType) -> str:
         """The return exchange: what waited goes through it to its work queue."""

@@ -168,12 +168,29 @@ class Runtime:
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
         queues = list(queues)
-        if self.settings.queue_type == "auto" and self.settings.declare:
-            for queue in queues:
-                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
-        topology = self._topology([self.work_queue(queue) for queue in queues])
+        if self.settings.declare:
+            self.learn_kinds(connection, queues)
+        topology = self.plan(queues)
         self._declare_or_check(connection, topology)
         self._standing.update(queue.name for queue in queues)
+        return topology
+
+    def learn_kinds(self, connection: Connection, queues: Iterable[Queue]) -> None:
+        """Ask the broker for the types that nobody named; it takes the configure permission."""
+        if self.settings.queue_type == "auto":
+            for queue in queues:
+                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
+
+    def plan(self, queues: Iterable[Queue]) -> Topology:
+        """All that must stand for a worker that consumes these queues."""
+        work_queues = [self.work_queue(queue) for queue in queues]
+        kinds = sorted({queue.kind for queue in work_queues})
+        topology = foundation(self.names, kinds)
+        for queue in work_queues:
+            topology |= around(self.names, queue)
+        for kind in kinds:
+            for delay_ms in sorted(self.exact_lanes):
+                topology |= lane(self.names, kind, delay_ms)
         return topology
 
     def adopt(self, queue: Queue) -> WorkQueue:
@@ -244,16 +261,6 @@ class Runtime:
         seconds = self.next_pause_seconds()
         with suppress(SoftTimeLimitExceeded):  # time is up: go back at once
             time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
-
-    def _topology(self, queues: list[WorkQueue]) -> Topology:
-        kinds = sorted({queue.kind for queue in queues})
-        topology = foundation(self.names, kinds)
-        for queue in queues:
-            topology |= around(self.names, queue)
-        for kind in kinds:
-            for delay_ms in sorted(self.exact_lanes):
-                topology |= lane(self.names, kind, delay_ms)
-        return topology
 
     def _ensure(self, queue: WorkQueue, *, ladder: bool, quickly: bool) -> None:
         """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
