@@ -19,6 +19,8 @@ FIRST_FAILED_AT = "dlx-first-failed-at"
 CRASHES = "dlx-crashes"
 #: How often the message was taken out of a dead-letter queue and tried again.
 REPLAYS = "dlx-replays"
+#: Body and representation of the arguments before an operator edited them.
+ORIGINAL = "dlx-original"
 
 _RECORD = "dlx-dead-"
 _HISTORY_LENGTH = 20
