@@ -43,7 +43,7 @@ class Pace:
     _next: float | None = None
 
     #: Who was held up for longer does not make up for it: a rate is there to protect somebody.
-    _LONGEST_BEHIND_SECONDS: ClassVar[float] = 0.5
+    _LONGEST_BEHIND_SECONDS: ClassVar[float] = 1.0
 
     def seconds_to_wait(self, now: float) -> float:
         """How long before the next step; ``now`` is a clock that only goes forward."""
