@@ -55,7 +55,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(*columns, title=title or None, title_justify="left", header_style="bold")
+    drawn = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        drawn.add_column(column, overflow="fold")  # a cut id is none
     for row in cells:
         drawn.add_row(*map(Text, row))
     Console().print(drawn)

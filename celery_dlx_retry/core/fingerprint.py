@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.headers import DeadRecord
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
-# Code that is installed, not written here; the standard library lies in …/lib/python3.x/.
+# Code that is installed, or ours; the standard library lies in …/lib/python3.x/.
 _INSTALLED = re.compile(
-    r"[/\\](?:site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
+    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
 )
 
 
