@@ -68,6 +68,20 @@ def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_
         assert sorted(ids(desk.json("list", *options))) == expected.split()
 
 
+def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk):
+    for number in range(300):
+        desk.bury(str(number), error="x" * 1000)
+    desk.lying(300)
+
+    with desk.popen("list", "--limit", "300") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read()
+
+    assert told == ""
+    desk.lying(300)
+
+
 def test_groups_count_by_exception_and_innermost_frame_of_our_own_code(desk):
     for number in range(3):
         desk.bury(f"a{number}", "quorum", died_at_ms=1_700_000_000_000 + number)

@@ -46,11 +46,14 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(desk):
     desk.lying(2)
 
     planned = desk.dlx("replay", "--exception", "ValueError", "--dry-run")
+    missed = desk.dlx("replay", "b", "missing", "--dry-run", code=1)
 
     assert planned.stdout.splitlines() == [f"would replay a to {desk.work['classic']}", "1 would be replayed"]
     assert "1 belong to a chord: one that has counted their failure does not take it back." in planned.stderr
     assert "1 have error links, which are called again if they fail again." in planned.stderr
     assert "audit" not in planned.stderr
+    assert missed.stdout.splitlines()[-1] == "1 would be replayed"
+    assert missed.stderr == "1 not found\n"
     desk.lying(2)
 
 

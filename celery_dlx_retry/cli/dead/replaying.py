@@ -65,7 +65,9 @@ def replay_dead(  # noqa: PLR0913 - one per option
         if dry_run or not yes:
             count = _plan(connection, selection, run, aloud=dry_run)
             if dry_run:
+                _tell_missing(run)
                 ctx.exit(1 if run.missing else 0)
+            run.forget()
             if count:
                 click.confirm(f"Replay {count} dead letters?", abort=True)
         try:
@@ -124,7 +126,6 @@ def _plan(connection: Connection, selection: Selection, run: ReplayRun, *, aloud
         run.tell({"event": "summary", "would_replay": count}, f"{count} would be replayed")
     for line in run.effects():
         click.echo(line, err=True)
-    run.forget()
     return count
 
 
@@ -133,7 +134,12 @@ def _tell(run: ReplayRun, stopped: str) -> None:
     run.tell({"event": "summary", **facts}, f"{run.replayed} replayed" + (f", {run.kept} kept" if run.kept else ""))
     if stopped:
         click.echo(printable(f"Stopped: {stopped}. The rest is still dead."), err=True)
-    if run.missing and not stopped:
-        click.echo(f"{len(run.missing)} not found", err=True)
+    if not stopped:
+        _tell_missing(run)
     for line in run.effects():
         click.echo(line, err=True)
+
+
+def _tell_missing(run: ReplayRun) -> None:
+    if run.missing:
+        click.echo(f"{len(run.missing)} not found", err=True)
