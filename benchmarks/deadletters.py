@@ -1,6 +1,6 @@
 """How long the dead-letter commands take on long queues, and in how much memory.
 
-    python -m benchmarks.deadletters [letters]
+    python -m benchmarks.deadletters [--letters 100000] [--kind classic|quorum] [--part read|replay]
 
 Starts a RabbitMQ of its own, lays 100,000 dead letters of 2 kB into a classic and a quorum dead-letter queue, and runs
 the real command line on them. Memory of the command is its largest resident set; that of the broker is what its HTTP
@@ -9,6 +9,7 @@ API says at the end of each command, while it still holds what was read.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -33,7 +34,7 @@ from celery_dlx_retry.testing import provide
 
 KINDS = ("classic", "quorum")
 REPLAYED = 10_000
-RATE = 100
+RATE = 50
 PREFIX = "bench"
 
 app = Celery("bench", broker=os.environ.get("BENCH_URL", "amqp://"), set_as_current=False)
@@ -42,25 +43,31 @@ app.conf.dlx_prefix = PREFIX
 
 def main() -> None:
     """Measure, and print a table for docs/dead-letters.md."""
-    letters = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--letters", type=int, default=100_000)
+    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--part", choices=("read", "replay"))
+    wanted = parser.parse_args()
     with provide() as broker, Connection(broker.url) as connection:
         connection.connect()
         rabbit = connection.connection.server_properties["version"]
         print(f"Python {platform.python_version()}, Celery {version('celery')}, py-amqp {version('amqp')}, "
               f"RabbitMQ {rabbit}, {os.cpu_count()} cores")  # fmt: skip
-        print("\n| queue | command | letters | seconds | command, MB | broker, MB before, most |")
-        print("|---|---|---|---|---|---|")
+        print("\n| queue | command | letters | seconds | CPU | command, MB | broker, MB before, most |")
+        print("|---|---|---|---|---|---|---|", flush=True)
         os.environ["BENCH_URL"] = broker.url
         node = Node(broker.management_url or "")
-        for kind in KINDS:
-            long, short = (f"{PREFIX}.{kind}.{name}" for name in ("long", "short"))
-            for name, count in ((long, letters), (short, 2 * REPLAYED)):
-                fill(connection, WorkQueue(name=name, kind=kind), count)
-            measure(node, kind, letters, "list", "-q", long, "--limit", "20")
-            measure(node, kind, letters, "list", "-q", long, "--limit", "20", "--sort", "died", "--reverse")
-            measure(node, kind, letters, "groups", "-q", long)
-            measure(node, kind, REPLAYED, "replay", "-q", short, "--task", "shop.task_0*", "--yes")
-            measure(node, kind, REPLAYED, "replay", "-q", short, "--all", "--yes", "--rate", f"{RATE}/s")
+        for kind in wanted.kind or KINDS:
+            queue = f"{PREFIX}.{kind}"
+            if wanted.part != "replay":
+                fill(connection, WorkQueue(name=f"{queue}.long", kind=kind), wanted.letters)
+                measure(node, kind, wanted.letters, "list", "-q", f"{queue}.long", "--limit", "20")
+                measure(node, kind, wanted.letters, "groups", "-q", f"{queue}.long")
+            if wanted.part != "read":
+                fill(connection, WorkQueue(name=f"{queue}.short", kind=kind), 2 * REPLAYED)
+                measure(node, kind, REPLAYED, "replay", "-q", f"{queue}.short", "--task", "shop.task_0*", "--yes")
+                rated = ("--all", "--yes", "--rate", f"{RATE}/s")
+                measure(node, kind, REPLAYED, "replay", "-q", f"{queue}.short", *rated)
 
 
 def fill(connection: Connection, work: WorkQueue, count: int) -> None:
@@ -124,8 +131,9 @@ def measure(node: Node, kind: str, letters: int, *command: str) -> None:
     process.returncode = os.waitstatus_to_exitcode(status)
     pace = f", {(len(moved) - 1) / (moved[-1] - moved[0]):.1f}/s" if moved else ""
     shown = " ".join(word for word in command if not word.startswith(PREFIX) and word != "-q")
-    print(f"| {kind} | `{shown}` | {letters:,}{pace} | {seconds:.1f} | {usage.ru_maxrss / 1024:.0f} "
-          f"| {before}, {most} |", flush=True)  # fmt: skip
+    cpu, own = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    row = (kind, f"`{shown}`", f"{letters:,}{pace}", f"{seconds:.1f}", f"{cpu:.1f}", f"{own:.0f}", f"{before}, {most}")
+    print("| " + " | ".join(row) + " |", flush=True)
     if process.returncode or (moved and len(moved) != letters):
         raise SystemExit(f"exit code {process.returncode}, {len(moved)} moved")
 

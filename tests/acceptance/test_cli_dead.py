@@ -9,14 +9,19 @@ import pickle
 import stat
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from amqp import Message as RawMessage
+from celery import Celery
 from kombu.connection import Connection
 from support import eventually
 
+from celery_dlx_retry.cli.dead.selection import Selection
+from celery_dlx_retry.core.letterfilter import LetterFilter
 from tests.acceptance.desk import Desk
+from tests.unit.letters import a_letter
 from tests.worker.stage import stage
 
 HOUR_MS = 3_600_000
@@ -66,6 +71,16 @@ def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_
         "a": ("--text", "paid", "--newer-than", "1h", "--exception", "Value*", "--group", found["a"]["group"]),
     }.items():
         assert sorted(ids(desk.json("list", *options))) == expected.split()
+
+
+def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_meant():
+    app = Celery("shop", broker="amqp://", set_as_current=False)
+    app.conf.dlx_dead_letter_queue = "all.dead"
+    selection = Selection(app=app, named=("orders",), chosen=LetterFilter())
+    ours, theirs = (replace(a_letter(queue=name, family=name), queue="all.dead") for name in ("orders", "mails"))
+
+    assert selection.wanted(ours)
+    assert not selection.wanted(theirs)
 
 
 def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk):

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 from support import eventually
 
+from celery_dlx_retry.cli.dead import replay_run
 from tests.acceptance.desk import Desk
 from tests.worker.stage import stage
 
@@ -107,6 +108,20 @@ def test_a_rate_is_held_within_five_percent(desk):
 
     assert len(moments) == 201
     assert 200 / (moments[-1] - moments[0]) == pytest.approx(50, rel=0.05)
+
+
+def test_a_replay_that_reads_its_queues_many_times_moves_each_letter_once(desk, monkeypatch):
+    """As it does after ten minutes, lest the broker take offence at what is held for long."""
+    monkeypatch.setattr(replay_run, "_PASS_SECONDS", 0.0)
+    for number in range(8):
+        desk.bury(f"{number}", ("classic", "quorum")[number % 2], task=("shop.a", "shop.b")[number // 4])
+    desk.lying(8)
+
+    done = desk.dlx("replay", "--task", "shop.a", "--yes")
+
+    assert done.stdout.splitlines()[-1] == "4 replayed"
+    assert sorted(taken(desk, "classic") + taken(desk, "quorum")) == ["0", "1", "2", "3"]
+    desk.lying(4)
 
 
 def test_ten_kills_in_the_middle_lose_nothing_and_double_one_each_at_most(desk):
