@@ -21,6 +21,10 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
     │   └── Unreachable             the connection failed
+    ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
+    │   ├── Unreadable              its body cannot be decoded safely, or is no task's
+    │   ├── Unfitting               the task would not take these arguments
+    │   └── NoExport                a line of a file is no exported dead letter
     ├── CrashLoop                   the message has killed too many workers; dead letter
     ├── DeadLetter                  raised in a task: no retry, dead letter now
     ├── RetryIn                     raised in a task: retry after this many seconds
@@ -175,6 +179,28 @@ class Unreachable(PublishError):
     """``problem``."""
 
     sentence = "The broker cannot be reached: {problem}."
+
+
+class LetterError(DLXError):
+    """A dead letter cannot be what was asked for; it stays where it is."""
+
+
+class Unreadable(LetterError):
+    """``problem``."""
+
+    sentence = "The dead letter cannot be changed: {problem}."
+
+
+class Unfitting(LetterError):
+    """``task``, ``problem``."""
+
+    sentence = "The task {task!r} would not take these arguments: {problem}. Nothing was changed."
+
+
+class NoExport(LetterError):
+    """``line``, ``problem``."""
+
+    sentence = "Line {line} is no exported dead letter: {problem}. Nothing was imported."
 
 
 class CrashLoop(DLXError):

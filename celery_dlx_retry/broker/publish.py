@@ -124,10 +124,14 @@ class ConfirmedProducer(Producer):
         self._needs = needs
         self._way_headers = headers
 
-    def publish(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
-        """Publish and wait for the confirm; declare what is missing and try again if no queue took it."""
+    def publish(self, body: Any, *, exchange: str, routing_key: str, as_found: bool = False, **options: Any) -> None:
+        """Publish and wait for the confirm; declare what is missing and try again if no queue took it.
+
+        ``as_found`` leaves the broker's own headers on: for a dead letter that goes into a dead-letter queue again.
+        """
+        headers = options.get("headers") or {}
         options.update(
-            headers={**without_broker_headers(options.get("headers") or {}), **self._way_headers},
+            headers={**(headers if as_found else without_broker_headers(headers)), **self._way_headers},
             # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
             mandatory=True,
             delivery_mode=_PERSISTENT,
@@ -150,14 +154,15 @@ class ConfirmedProducer(Producer):
             declare(self.connection, self._needs)
             self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
 
-    def publish_message(self, message: Message, *, exchange: str, routing_key: str) -> None:
+    def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
         """Publish a message as it is."""
         properties = {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
         self.publish(
             _bytes_of(message),
             exchange=exchange,
             routing_key=routing_key,
-            headers=message.headers,
+            as_found=as_found,
+            headers=dict(message.headers),  # Kombu notes the compression in it
             content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
             content_encoding=message.content_encoding,
             compression=message.compression,

@@ -7,6 +7,7 @@ and awk. Whatever came from a message is made printable on the way.
 from __future__ import annotations
 
 import json
+import select
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -31,7 +32,19 @@ def one_sentence() -> Iterator[None]:
     except DLXError as exc:
         raise click.ClickException(str(exc)) from exc
     except (AMQPError, KombuError, OSError) as exc:
+        if isinstance(exc, BrokenPipeError) and _nobody_reads():
+            raise  # as in "| head": click ends quietly
         raise click.ClickException(f"The broker cannot be reached: {exc}.") from exc
+
+
+def _nobody_reads() -> bool:
+    """Whether it is our output that broke, not the way to the broker."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file at all, or no poll(), as on Windows
+        return False
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -60,7 +73,9 @@ def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.table import Table  # noqa: PLC0415 - an extra
     from rich.text import Text  # noqa: PLC0415
 
-    it = Table(*columns, title=title or None, title_justify="left", header_style="bold")
+    it = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        it.add_column(column, overflow="fold")  # a cut id is none
     for row in _cells(rows):
         it.add_row(*map(Text, row))
     return it

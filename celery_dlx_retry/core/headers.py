@@ -21,6 +21,8 @@ CRASHES = "dlx-crashes"
 REPLAYS = "dlx-replays"
 #: With two digits: that the message is to wait on this rung of the ladder.
 RUNG = "dlx-rung-"
+#: Body and representation of the arguments before an operator edited them.
+ORIGINAL = "dlx-original"
 
 _RECORD = "dlx-dead-"
 _HISTORY_LENGTH = 20
