@@ -5,7 +5,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     DLXError
     ├── ConfigurationError (also a ValueError): the program or its settings are wrong; fails at definition or start
     │   ├── InvalidDelay            a delay that is no finite, non-negative number of seconds
-    │   ├── InvalidPolicy           a policy's value makes no sense
+    │   ├── InvalidPolicy           a policy's, budget's or breaker's value makes no sense
     │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
     │   ├── UnknownSetting          a dlx_* setting that does not exist
     │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from celery_dlx_retry.core.backoff import (
@@ -56,6 +56,8 @@ class Wait:
     """Retry after this long."""
 
     delay_ms: int
+    #: The deadline: whoever makes the wait longer must not make it longer than this.
+    latest_ms: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,10 @@ def decide(  # noqa: PLR0911, PLR0913
     except Exception:  # noqa: BLE001
         logger.warning("backoff failed policy=%r error=%s", policy, type(error).__name__, exc_info=True)
         return Dead(Reason.FAILED)
-    if delay_ms is None or _is_too_late(policy, elapsed_ms + delay_ms):
+    latest_ms = None if policy.deadline is None else to_ms(policy.deadline, what="Policy.deadline") - elapsed_ms
+    if delay_ms is None or (latest_ms is not None and delay_ms > latest_ms):
         return Dead(Reason.EXHAUSTED)
-    return Wait(min(delay_ms, MAX_DELAY_MS))
+    return Wait(min(delay_ms, MAX_DELAY_MS), latest_ms)
 
 
 def _first_rule(policy: Policy, error: BaseException) -> Policy | Verdict | None:
@@ -132,7 +135,3 @@ def _hint_ms(policy: Policy, error: BaseException, *, now: float) -> int | None:
     if hint_ms is None or policy.retry_after is None:
         return hint_ms
     return min(hint_ms, to_ms(policy.retry_after, what="Policy.retry_after"))
-
-
-def _is_too_late(policy: Policy, start_ms: int) -> bool:
-    return policy.deadline is not None and start_ms > to_ms(policy.deadline, what="Policy.deadline")

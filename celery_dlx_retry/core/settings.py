@@ -8,16 +8,18 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_dlx_retry.core.backoff import MAX_DELAY_MS
+from celery_dlx_retry.core.budget import Budget, as_budget
 from celery_dlx_retry.core.units import is_count, to_ms
-from celery_dlx_retry.errors import InvalidDelay, InvalidSetting, UnknownSetting
+from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy, InvalidSetting, UnknownSetting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 QueueType = Literal["classic", "quorum"]
 
-# An AMQP short string holds 255 bytes; the longest name that we make adds 44 to the prefix.
+# An AMQP short string holds 255 bytes; the longest name that we make adds 55 to the prefix.
 _NAME = re.compile(r"(?!amq\.)[A-Za-z0-9_.:-]{1,100}")
+_MOST_WAITING = 999_999_999
 _YEAR_MS = 365 * 24 * 3600 * 1000
 
 
@@ -61,6 +63,12 @@ class Settings:
     #: How often a task may take its pool process down (out of memory, killed, crashed) before it is a dead letter.
     crash_limit: int = 3
 
+    #: How many retries all tasks of a process without a budget of their own may have together. None: no limit.
+    budget: Budget | None = None
+
+    #: How many messages may wait in each lane; what it refuses is beyond the budget. None: no limit.
+    max_waiting: int | None = None
+
     #: True: a broker that is not RabbitMQ is an error. False: Celery's own retries are used there, with one warning.
     require_rabbitmq: bool = False
 
@@ -85,6 +93,7 @@ class Settings:
             raise InvalidSetting(setting="dlx_grid", value=self.grid, wanted="a number from 1.01 to 2")
         if not is_count(self.crash_limit) or self.crash_limit < 1:
             raise InvalidSetting(setting="dlx_crash_limit", value=self.crash_limit, wanted="a whole number from 1 on")
+        self._check_limits()
         for name in ("countdown", "declare", "require_rabbitmq"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidSetting(setting=f"dlx_{name}", value=getattr(self, name), wanted="True or False")
@@ -121,6 +130,13 @@ class Settings:
         """How long a message may be on its way into an expiring lane, or stay in it after its time is up."""
         return self.confirm_timeout_ms + 60_000
 
+    def _check_limits(self) -> None:
+        if self.budget is not None:
+            object.__setattr__(self, "budget", _budget(self.budget))
+        if self.max_waiting is not None and not (is_count(self.max_waiting) and 1 <= self.max_waiting <= _MOST_WAITING):
+            wanted = f"a whole number from 1 to {_MOST_WAITING}, or None"
+            raise InvalidSetting(setting="dlx_max_waiting", value=self.max_waiting, wanted=wanted)
+
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Settings:
         """Make them from configuration: ``{"dlx_prefix": "shop", "dlx_confirm_timeout": 5}``, seconds as seconds."""
@@ -146,6 +162,14 @@ def _ms(setting: str, value: Any) -> int:
     except InvalidDelay as exc:
         wanted = "a timedelta or a number of seconds, finite and not negative"
         raise InvalidSetting(setting=setting, value=value, wanted=wanted) from exc
+
+
+def _budget(value: Any) -> Budget:
+    try:
+        return as_budget(value)
+    except InvalidPolicy as exc:
+        wanted = "a Budget, a share (a number above 0), or None"
+        raise InvalidSetting(setting="dlx_budget", value=value, wanted=wanted) from exc
 
 
 def _suggestion(setting: str) -> str:

@@ -121,19 +121,24 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Every name on the broker is a function of these two, and API: ``v1`` changes when any argument does."""
+    """Every name on the broker is a function of these, and API: ``v1`` changes when any argument does."""
 
     prefix: str = "dlx"
     dead_letter_queue: str = "{queue}.dead"
+    #: How many messages a lane may hold.
+    max_waiting: int | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Names:
         """The names that these settings lead to."""
-        return cls(prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue)
+        return cls(
+            prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue, max_waiting=settings.max_waiting
+        )
 
     def lane(self, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> str:
         """The lane's fanout exchange, and its wait queue."""
-        name = f"{self.prefix}.v1.wait.{kind}.{delay_ms:0{_LANE_DIGITS}d}"
+        limit = "" if self.max_waiting is None else f"max{self.max_waiting}."
+        name = f"{self.prefix}.v1.wait.{kind}.{limit}{delay_ms:0{_LANE_DIGITS}d}"
         return f"{name}.{delay_ms + expires_ms:0{_LANE_DIGITS}d}" if expires_ms else name
 
     def rung(self, kind: QueueType, resolution_ms: int, number: int) -> str:
@@ -208,8 +213,8 @@ def lane(names: Names, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -
     """
     name = names.lane(kind, delay_ms, expires_ms=expires_ms)
     queue = wait_queue(name, kind, delay_ms=delay_ms, then=names.back(kind))
-    if expires_ms:
-        queue = replace(queue, arguments=(*queue.arguments, ("x-expires", delay_ms + expires_ms)))
+    expires: tuple[Argument, ...] = (("x-expires", delay_ms + expires_ms),) if expires_ms else ()
+    queue = replace(queue, arguments=queue.arguments + _limit(names, kind) + expires)
     return Topology(
         exchanges=(ExchangeSpec(name=name, kind="fanout", auto_delete=bool(expires_ms)),),
         queues=(queue,),
@@ -243,6 +248,14 @@ def _keeping(kind: QueueType) -> tuple[Argument, ...]:
     if kind == "classic":
         return (("x-queue-type", "classic"),)  # said aloud: a virtual host's default may be another
     return (("x-queue-type", "quorum"), ("x-delivery-limit", NO_DELIVERY_LIMIT))
+
+
+def _limit(names: Names, kind: QueueType) -> tuple[Argument, ...]:
+    """Arguments of a lane that holds so many and refuses more; the publisher is told (test_a_full_lane_refuses)."""
+    if names.max_waiting is None:
+        return ()
+    refusing: tuple[Argument, ...] = () if kind == "quorum" else (("x-overflow", "reject-publish"),)
+    return (*refusing, ("x-max-length", names.max_waiting))
 
 
 def _union(ours: tuple[Spec, ...], theirs: tuple[Spec, ...]) -> tuple[Spec, ...]:

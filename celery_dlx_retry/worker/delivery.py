@@ -22,8 +22,10 @@ class Attempt:
         self.is_handed_over = False
         #: The last retry() found that there are no retries left.
         self.is_exhausted = False
-        #: The last retry() asked the policy, and it said no.
+        #: What was decided about its error, if that is not to be retried.
         self.decision: Decision | None = None
+        #: No retry may wait longer than this: the policy's deadline.
+        self.latest_ms: int | None = None
         #: A publish failed, and the delivery must go back to its queue, even if the body swallowed our Reject.
         self.is_given_back = False
         #: It is a dead letter, or a failure that nobody wants kept.

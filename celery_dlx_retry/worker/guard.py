@@ -95,11 +95,26 @@ def _settle_failure(task: Any, attempt: Attempt, error: Exception) -> None:
         return
     decision = attempt.decision or _decision(task, attempt, error)
     if isinstance(decision, Wait):
-        task.retry(exc=error, countdown=decision.delay_ms / 1000, max_retries=task.request.retries + 1)
-    elif isinstance(decision, LetFail):
+        decision = _retry(task, attempt, error, decision)
+    attempt.decision = decision
+    if isinstance(decision, LetFail):
         attempt.is_ended = True
-    else:
+    elif isinstance(decision, Dead):
         _bury(task, attempt, error, decision.reason)
+
+
+def _retry(task: Any, attempt: Attempt, error: Exception, wait: Wait) -> Decision:
+    """Raise Retry or Reject, or return what the budget says against it."""
+    attempt.latest_ms = wait.latest_ms
+    try:
+        task.retry(exc=error, countdown=wait.delay_ms / 1000, max_retries=task.request.retries + 1)
+    except (Retry, Reject):
+        raise
+    except Exception:
+        if not isinstance(attempt.decision, Dead):
+            raise
+        return attempt.decision
+    return wait
 
 
 def _decision(task: Any, attempt: Attempt, error: Exception) -> Decision:

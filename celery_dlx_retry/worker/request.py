@@ -34,7 +34,8 @@ from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.errors import DLXError, Nacked
+from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.clock import is_due
 from celery_dlx_retry.worker.delivery import DeliveryInfo
@@ -104,6 +105,12 @@ class DLXRequest(Request):
             return None
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
+        super().on_accepted(pid, time_accepted)
+        if pid != os.getpid() and isinstance(self._delivery_info, DeliveryInfo):
+            pay_in(self.task, retries=self._context.retries)
+
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001
         """A hard time limit comes here after on_failure, which did it all; with gevent it comes here alone."""
         if soft or not isinstance(self._delivery_info, DeliveryInfo) or not self.task.acks_late:
@@ -166,7 +173,8 @@ class DLXRequest(Request):
         """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
         decision = self._decision(error)
         if isinstance(decision, Wait):
-            self._retry(error, decision.delay_ms, exc_info)
+            decision = self._retried(error, decision, exc_info)
+        if isinstance(decision, Wait):
             return False
         if isinstance(decision, Dead):
             info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
@@ -199,7 +207,20 @@ class DLXRequest(Request):
 
     def _decision_on_timeout(self, error: BaseException) -> Decision:
         decision: Decision = self.task.decide(error, request=self._context)
-        return decision if isinstance(decision, (Wait, LetFail)) else Dead(Reason.TIMEOUT)
+        if isinstance(decision, Wait):
+            return charged(self.task, decision)
+        return decision if isinstance(decision, LetFail) else Dead(Reason.TIMEOUT)
+
+    def _retried(self, error: BaseException, wait: Wait, exc_info: Any) -> Decision:
+        """The wait, if it is in a lane now; what else is to be done with it, if that lane is full."""
+        try:
+            self._retry(error, wait.delay_ms, exc_info)
+        except Nacked as problem:
+            other = refused(self.task, wait, problem)
+            if other is None:
+                raise
+            return self._retried(error, other, exc_info) if isinstance(other, Wait) else other
+        return wait
 
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]

@@ -146,6 +146,8 @@ class Runtime:
         delays: set[int] = set()
         for task in self._app.tasks.values():
             delays |= getattr(task, "known_delays_ms", frozenset)()
+        if self.settings.budget is not None:
+            delays |= self.settings.budget.known_delays_ms()
         return frozenset(delays - {0}) | AFTER_A_CRASH.known_delays_ms()
 
     def work_queue(self, queue: Queue) -> WorkQueue:

@@ -12,15 +12,18 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 from kombu.serialization import registry
 
+from celery_dlx_retry.core.breaker import Breaker
+from celery_dlx_retry.core.budget import as_budget
 from celery_dlx_retry.core.headers import Failure, first_failed_at_ms, own_headers, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
 from celery_dlx_retry.core.policy import Dead, Wait, as_policy, decide
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DeadLetter, InvalidRoute, PublishError, RetryIn, TopologyError
+from celery_dlx_retry.errors import DeadLetter, InvalidPolicy, InvalidRoute, PublishError, RetryIn, TopologyError
 from celery_dlx_retry.worker.appointments import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.bootstep import install
+from celery_dlx_retry.worker.budget import retry_within
 from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.delivery import attempt_of, is_ours
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_dlx_retry.core.backoff import PolicyLike
+    from celery_dlx_retry.core.budget import BudgetLike
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.worker.delivery import DeliveryInfo
@@ -45,11 +49,15 @@ class DLXRetryTask(Task):
 
     ``policy`` says which errors are retried, when, and how often: a Policy, a list of delays, a delay, or a function.
     Without it Celery's own options do (``autoretry_for``, ``retry_backoff``, ``max_retries``, …).
+    ``budget`` limits how many retries all messages of the task may have together: a Budget, or a share.
+    ``breaker``, a Breaker, stops running a task that fails every time.
     """
 
     abstract = True
     acks_late = True
     policy: PolicyLike | None = None
+    budget: BudgetLike | None = None
+    breaker: Breaker | None = None
     Request = "celery_dlx_retry.worker.request:DLXRequest"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -71,6 +79,10 @@ class DLXRetryTask(Task):
             if cls.policy is not None:
                 cls.policy = as_policy(cls.policy)
                 cls.max_retries = as_policy(cls.policy).retries
+            if cls.budget is not None:
+                cls.budget = as_budget(cls.budget)
+            if cls.breaker is not None and not isinstance(cls.breaker, Breaker):
+                raise InvalidPolicy(what="breaker", value=cls.breaker, wanted="a Breaker, or None")
         app = super().bind(app)
         if not _is_builtin(cls):
             # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
@@ -99,7 +111,7 @@ class DLXRetryTask(Task):
 
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
-        self.__dict__["_dlx_trace"] = traced(tracer) if tracer is not None else None
+        self.__dict__["_dlx_trace"] = traced(tracer, task=self) if tracer is not None else None
 
     @property
     def override_max_retries(self) -> int:
@@ -141,14 +153,19 @@ class DLXRetryTask(Task):
             # Without an error it is the task's own wish, which policies grant, after their own delay.
             decision = self.decide(attempt.error or RetryIn(None))
             if isinstance(decision, Wait):
-                countdown = decision.delay_ms / 1000
+                countdown, attempt.latest_ms = decision.delay_ms / 1000, decision.latest_ms
                 max_retries = request.retries + 1 if max_retries is None else max_retries
             else:
                 attempt.decision, max_retries = decision, request.retries
         limit = self.max_retries if max_retries is None else max_retries
         attempt.is_exhausted = limit is not None and request.retries >= limit
+        ask = functools.partial(super().retry, args, kwargs, exc, throw, **options)
+        when = {"eta": eta, "countdown": countdown, "max_retries": max_retries}
         try:
-            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+            if attempt.is_exhausted:
+                return ask(**when)
+            delay_ms = self._delay_ms(self.default_retry_delay if countdown is None and not eta else countdown, eta)
+            return retry_within(self, attempt, ask, Wait(delay_ms, attempt.latest_ms), when)
         except (PublishError, TopologyError) as problem:
             raise give_back(self, attempt, problem) from problem
         except Reject as reject:
@@ -225,8 +242,13 @@ class DLXRetryTask(Task):
         """Every delay that this task is known to need, before it has ever failed."""
         if _is_builtin(cls):
             return frozenset()
+        limits: frozenset[int] = frozenset()
+        if cls.budget is not None:
+            limits |= as_budget(cls.budget).known_delays_ms()
+        if cls.breaker is not None:
+            limits |= cls.breaker.known_delays_ms()
         if cls.policy is not None:
-            return as_policy(cls.policy).known_delays_ms()
+            return as_policy(cls.policy).known_delays_ms() | limits
         delays = {to_ms(cls.default_retry_delay, what=f"{cls.name}.default_retry_delay")}
         countdown = getattr(cls, "retry_kwargs", {}).get("countdown")
         if isinstance(countdown, (int, float)):
@@ -237,7 +259,7 @@ class DLXRetryTask(Task):
                 maximum=getattr(cls, "retry_backoff_max", 600),
                 retries=cls.max_retries,
             )
-        return frozenset(delays)
+        return limits | delays
 
     def decide(self, error: BaseException, *, request: Any = None) -> Decision:
         """What the policy says to this error, now; without one, nothing is retried that does not ask for it."""

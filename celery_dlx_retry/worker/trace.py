@@ -16,6 +16,8 @@ from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.worker.breaker import held_back, tell
+from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-def traced(tracer: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what ``build_tracer`` made."""
+def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
+    """Wrap what ``build_tracer`` made of a task."""
 
     @functools.wraps(tracer)
     def trace(uuid: Any, args: Any, kwargs: Any, request: Any = None) -> Any:
@@ -33,6 +35,10 @@ def traced(tracer: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(info, DeliveryInfo):
             return tracer(uuid, args, kwargs, request)
         attempt = info.attempt = Attempt()
+        held = held_back(task, info, task_id=uuid)
+        if held is not None:
+            return held
+        pay_in(task, retries=request.get("retries"))
         try:
             outcome = tracer(uuid, args, kwargs, request)
         except (WorkerShutdown, WorkerTerminate):
@@ -46,6 +52,7 @@ def traced(tracer: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             logger.exception("after the hand-over id=%s", uuid)
             outcome = trace_ok_t(ExceptionInfo(), TraceInfo(FAILURE, exc), 0.0, None)
+        tell(task, attempt, has_returned=outcome.info is None)
         if isinstance(outcome.retval, ExceptionInfo):
             outcome.retval.dlx_is_settled = attempt.is_settled
         return outcome

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
 from support import eventually
 
-from celery_dlx_retry.core.topology import lane
+from celery_dlx_retry.core.topology import Names, lane
+from celery_dlx_retry.errors import Nacked
 
 
 def test_a_short_delay_overtakes_a_long_one(bench):
@@ -92,6 +94,25 @@ def test_all_but_the_way_survives_the_wait(bench, kind):
         "reply_to": "r",
         "delivery_mode": 2,
     }
+
+
+def test_a_full_lane_refuses_and_what_it_took_comes_back(bench, kind):
+    work, names = bench.work(kind), Names(prefix=bench.prefix, max_waiting=5)
+    bench.stand(lane(names, kind, 1_500))
+    publisher = bench.publisher()
+
+    def is_taken():
+        try:
+            with publisher.producer() as producer:
+                producer.publish("", exchange=names.lane(kind, 1_500), routing_key=work.name)
+        except Nacked:
+            return False
+        return True
+
+    taken = sum(itertools.takewhile(bool, (is_taken() for _ in range(20))))
+
+    assert taken == 5 if kind == "classic" else 5 <= taken <= 8  # a quorum queue counts late
+    eventually(lambda: bench.depth(work.name) == taken)
 
 
 def arrive(queues, connection, *, count):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import celery_dlx_retry
 from celery_dlx_retry import (
     DEAD,
+    LET_FAIL,
+    Breaker,
+    Budget,
     Custom,
     Delays,
     DLXRetryTask,
@@ -47,6 +50,14 @@ On(OSError, None)  # error: arg-type
 Policy()  # error: abstract
 Fixed(5).delay = 6  # error: misc
 
+Budget("20%")  # error: arg-type
+Budget(0.2, 6)  # error: call-arg
+Budget(0.2, over="dead")  # error: arg-type
+Budget(0.2, over=LET_FAIL)  # error: arg-type
+Breaker("5")  # error: arg-type
+Breaker(5, 30)  # error: call-arg
+Breaker(5, probe_every="30s")  # error: arg-type
+
 dlx_queue()  # error: call-arg
 dlx_queue("orders", "quorum")  # error: call-arg
 dlx_queue("orders", queue_type="stream")  # error: arg-type
@@ -58,6 +69,8 @@ celery_dlx_retry.browse()  # error: attr-defined
 
 class Hasty(DLXRetryTask):
     policy = "often"  # error: assignment
+    budget = "20%"  # error: assignment
+    breaker = 5  # error: assignment
 
 
 def give_up(task: DLXRetryTask) -> None:

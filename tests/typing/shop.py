@@ -11,6 +11,8 @@ from typing_extensions import assert_type
 from celery_dlx_retry import (
     DEAD,
     LET_FAIL,
+    Breaker,
+    Budget,
     Custom,
     DeadLetter,
     Delays,
@@ -76,6 +78,18 @@ assert_type(policies[0].known_delays_ms(), frozenset[int])
 @app.task(base=DLXRetryTask, policy=Exponential(1, factor=10, limit=500, retries=5))
 def charge(order: int) -> int:
     return order
+
+
+class Limited(DLXRetryTask):
+    budget = Budget(0.2, per_minute=6, reserve=20, over=timedelta(minutes=10))
+    breaker = Breaker(5, probe_every=30)
+
+
+class Thrifty(DLXRetryTask):
+    budget = 0.2
+
+
+app.conf.dlx_budget = Budget(per_minute=60, over=DEAD)
 
 
 @app.task(base=DLXRetryTask, policy=Delays([1, 10, 60]))

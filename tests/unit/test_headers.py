@@ -318,6 +318,7 @@ def test_the_record_of_version_1():
 def test_the_reasons_of_version_1():
     assert {str(reason) for reason in Reason} == {
         "exhausted",
+        "budget",
         "failed",
         "requested",
         "rejected",

@@ -6,6 +6,7 @@ import pytest
 from celery import Celery
 from support import shown
 
+from celery_dlx_retry.core.budget import Budget
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.errors import ConfigurationError, InvalidSetting, UnknownSetting
 from celery_dlx_retry.worker.runtime import Runtime, _configured, runtime_of
@@ -23,6 +24,8 @@ DEFAULTS = {
     "declare": True,
     "confirm_timeout_ms": 10_000,
     "crash_limit": 3,
+    "budget": None,
+    "max_waiting": None,
     "require_rabbitmq": False,
 }
 
@@ -61,6 +64,10 @@ def test_these_are_all_settings_and_their_defaults():
         ("dlx_confirm_timeout", timedelta(seconds=5), "confirm_timeout_ms", 5_000),
         ("dlx_confirm_timeout", 0.0001, "confirm_timeout_ms", 1),
         ("dlx_crash_limit", 1, "crash_limit", 1),
+        ("dlx_budget", Budget(per_minute=60), "budget", Budget(per_minute=60)),
+        ("dlx_budget", 0.2, "budget", Budget(0.2)),
+        ("dlx_max_waiting", 1, "max_waiting", 1),
+        ("dlx_max_waiting", 999_999_999, "max_waiting", 999_999_999),
         ("dlx_require_rabbitmq", True, "require_rabbitmq", True),
     ],
 )
@@ -72,6 +79,8 @@ PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ'
 TYPE = '"auto", "classic" or "quorum"'
 PATTERN = 'a queue name in which {queue} may stand for the work queue\'s, and not "{queue}" alone'
 GRID = "a number from 1.01 to 2"
+BUDGET = "a Budget, a share (a number above 0), or None"
+MOST = "a whole number from 1 to 999999999, or None"
 COUNT = "a whole number from 1 on"
 BOOLEAN = "True or False"
 EXPIRES = "0, or from 140000 to 31536000000 ms"
@@ -114,6 +123,13 @@ SECONDS = "a timedelta or a number of seconds, finite and not negative"
         ("dlx_crash_limit", 1.5, COUNT),
         ("dlx_crash_limit", True, COUNT),
         ("dlx_crash_limit", None, COUNT),
+        ("dlx_budget", 0, BUDGET),
+        ("dlx_budget", "0.2", BUDGET),
+        ("dlx_budget", {"share": 0.2}, BUDGET),
+        ("dlx_max_waiting", 0, MOST),
+        ("dlx_max_waiting", 1_000_000_000, MOST),
+        ("dlx_max_waiting", 1.5, MOST),
+        ("dlx_max_waiting", True, MOST),
         ("dlx_declare", "no", BOOLEAN),
         ("dlx_declare", 0, BOOLEAN),
         ("dlx_declare", None, BOOLEAN),
@@ -202,9 +218,10 @@ def test_the_sentence_of_a_bad_value(values, sentence):
         (
             "dlx_zzz",
             (
-                "There is no setting 'dlx_zzz'. The settings are dlx_confirm_timeout, dlx_countdown, dlx_crash_limit, "
-                "dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_ladder_range, dlx_ladder_resolution, "
-                "dlx_lane_expires, dlx_max_delay, dlx_prefix, dlx_queue_type, dlx_require_rabbitmq."
+                "There is no setting 'dlx_zzz'. The settings are dlx_budget, dlx_confirm_timeout, dlx_countdown, "
+                "dlx_crash_limit, dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_ladder_range, "
+                "dlx_ladder_resolution, dlx_lane_expires, dlx_max_delay, dlx_max_waiting, dlx_prefix, dlx_queue_type, "
+                "dlx_require_rabbitmq."
             ),
         ),
     ],

@@ -85,6 +85,25 @@ def test_a_quorum_lane_of_version_1():
     )
 
 
+def test_the_names_of_lanes_that_hold_so_many():
+    names = Names.of(Settings(prefix="shop", max_waiting=1_000))
+
+    assert names.lane("classic", 1_000) == "shop.v1.wait.classic.max1000.000000001000"
+    assert names.lane("quorum", 37) == "shop.v1.wait.quorum.max1000.000000000037"
+    assert names.back("classic") == Names(prefix="shop").back("classic")
+    assert names.dead_letters("orders") == "orders.dead"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lane_that_holds_so_many_is_the_same_but_for_that(kind):
+    (plain,) = lane(NAMES, kind, 1_000).queues
+    (limited,) = lane(Names(max_waiting=7), kind, 1_000).queues
+
+    assert limited.name == f"dlx.v1.wait.{kind}.max7.000000001000"
+    assert dict(limited.arguments) == {**dict(plain.arguments), "x-overflow": "reject-publish", "x-max-length": 7}
+    assert len(dict(limited.arguments)) == len(limited.arguments)
+
+
 def test_the_foundation_of_version_1():
     assert foundation(NAMES, ["quorum", "classic", "quorum"]) == Topology(
         exchanges=(
@@ -216,6 +235,7 @@ def test_every_name_fits_an_amqp_short_string_for_the_longest_prefix_delay_and_q
         whole |= lane(names, kind, MAX_DELAY_MS)
 
     assert len(names.lane("classic", MAX_DELAY_MS)) == 129
+    assert len(Names.of(Settings(prefix="p" * 100, max_waiting=999_999_999)).lane("classic", MAX_DELAY_MS)) == 142
     named = [spec.name for spec in whole.exchanges + whole.queues]
     assert max(len(name.encode()) for name in named) == 255
     assert max(len(binding.routing_key.encode()) for binding in whole.bindings) == 250

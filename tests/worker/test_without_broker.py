@@ -6,7 +6,8 @@ import pytest
 from celery import Celery
 from celery.exceptions import Retry
 
-from celery_dlx_retry import DeadLetter, DLXRetryTask, Fixed
+from celery_dlx_retry import Breaker, Budget, DeadLetter, DLXRetryTask, Fixed
+from celery_dlx_retry.errors import InvalidPolicy
 
 
 @pytest.fixture
@@ -100,3 +101,24 @@ def test_a_countdown_on_another_broker_is_celerys_own(app, given):
         message.ack()
     assert message.headers["task"] == "add"
     assert message.headers["eta"]
+
+
+def test_an_eager_task_has_no_budget_and_no_breaker(app):
+    app.conf.task_always_eager = True
+
+    @app.task(bind=True, base=DLXRetryTask, shared=False, budget=Budget(0.1, reserve=1), breaker=Breaker(1))
+    def flaky(self):
+        if self.request.retries < 3:
+            raise self.retry(countdown=3600, max_retries=3)
+        return self.request.retries
+
+    assert [flaky.delay().get() for _ in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("limit", [{"budget": "20%"}, {"budget": True}, {"breaker": 5}])
+def test_what_is_no_budget_and_no_breaker_fails_where_the_task_is_defined(app, limit):
+    with pytest.raises(InvalidPolicy, match=next(iter(limit))):
+
+        @app.task(base=DLXRetryTask, shared=False, lazy=False, **limit)
+        def wrong():
+            """Never made."""
