@@ -21,9 +21,15 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
     │   └── Unreachable             the connection failed
+    ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
+    │   ├── Unreadable              its body cannot be decoded safely, or is no task's
+    │   ├── Unfitting               the task would not take these arguments
+    │   └── NoExport                a line of a file is no exported dead letter
     ├── CrashLoop                   the message has killed too many workers; dead letter
     ├── DeadLetter                  raised in a task: no retry, dead letter now
     ├── RetryIn                     raised in a task: retry after this many seconds
+    ├── CannotLook                  a look into a quorum queue would mix up the order of its messages
+    ├── NoManagement                the HTTP management API does not answer; some commands know less without it
     └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
 """
 
@@ -175,6 +181,28 @@ class Unreachable(PublishError):
     sentence = "The broker cannot be reached: {problem}."
 
 
+class LetterError(DLXError):
+    """A dead letter cannot be what was asked for; it stays where it is."""
+
+
+class Unreadable(LetterError):
+    """``problem``."""
+
+    sentence = "The dead letter cannot be changed: {problem}."
+
+
+class Unfitting(LetterError):
+    """``task``, ``problem``."""
+
+    sentence = "The task {task!r} would not take these arguments: {problem}. Nothing was changed."
+
+
+class NoExport(LetterError):
+    """``line``, ``problem``."""
+
+    sentence = "Line {line} is no exported dead letter: {problem}. Nothing was imported."
+
+
 class CrashLoop(DLXError):
     """``crashes``."""
 
@@ -199,6 +227,22 @@ class RetryIn(DLXError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.seconds, self.detail)
+
+
+class CannotLook(DLXError):
+    """``queue``, ``problem``."""
+
+    sentence = "The quorum queue {queue!r} cannot be looked into without mixing up its order: {problem}."
+
+
+class NoManagement(DLXError):
+    """``url``, ``problem``."""
+
+    sentence = (
+        "The management API at {url} cannot be used: {problem}. "
+        "Enable the plugin rabbitmq_management, give the user the tag 'monitoring', or say where it is: "
+        "--management-url."
+    )
 
 
 class NoBroker(DLXError):

@@ -46,11 +46,20 @@ def declare(connection: Connection, topology: Topology) -> None:
         for exchange in topology.exchanges:
             with _translated("exchange", exchange.name):
                 channel.exchange_declare(
-                    exchange.name, exchange.kind, durable=True, auto_delete=False, arguments=dict(exchange.arguments)
+                    exchange.name,
+                    exchange.kind,
+                    durable=True,
+                    auto_delete=exchange.auto_delete,
+                    arguments=dict(exchange.arguments),
                 )
         for binding in topology.bindings:
             with _translated("queue", binding.queue, permission=f"bind to {binding.exchange!r}"):
-                channel.queue_bind(binding.queue, binding.exchange, routing_key=binding.routing_key)
+                channel.queue_bind(
+                    binding.queue,
+                    binding.exchange,
+                    routing_key=binding.routing_key,
+                    arguments=dict(binding.arguments),
+                )
 
 
 def check(connection: Connection, topology: Topology) -> None:

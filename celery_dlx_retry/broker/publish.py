@@ -19,7 +19,7 @@ from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kombu.connection import Connection
 
@@ -50,10 +50,17 @@ class Publisher:
         self._pid = os.getpid()
 
     @contextmanager
-    def producer(self, *, needs: Topology | None = None) -> Iterator[ConfirmedProducer]:
-        """A Kombu producer that keeps our promise; what it ``needs`` is declared if a message finds no queue."""
+    def producer(
+        self, *, needs: Topology | None = None, headers: Mapping[str, Any] | None = None
+    ) -> Iterator[ConfirmedProducer]:
+        """A Kombu producer that keeps our promise.
+
+        What it ``needs`` is declared if a message finds no queue; these ``headers`` lead every message on its way.
+        """
         with self.connection() as connection:
-            yield ConfirmedProducer(connection, confirm_timeout_ms=self.confirm_timeout_ms, needs=needs)
+            yield ConfirmedProducer(
+                connection, confirm_timeout_ms=self.confirm_timeout_ms, needs=needs, headers=headers or {}
+            )
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -69,6 +76,17 @@ class Publisher:
                 raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
             raise
         self._idle.append((connection, time.monotonic()))
+
+    def reach(self, pauses: Iterable[float]) -> None:
+        """Have a connection ready; try again after each pause. Nothing is published, so nothing is doubled."""
+        for pause in pauses:
+            try:
+                with self.connection():
+                    return
+            except Unreachable:  # noqa: PERF203
+                time.sleep(pause)  # noqa: TID251 - the caller's own pace
+        with self.connection():
+            return
 
     def close(self) -> None:
         """Close what is idle; the next publish connects anew."""
@@ -98,15 +116,22 @@ class Publisher:
 class ConfirmedProducer(Producer):
     """What Celery's ``send_task`` takes as ``producer=``; it overrules every option that would weaken the promise."""
 
-    def __init__(self, connection: Connection, *, confirm_timeout_ms: int, needs: Topology | None) -> None:
+    def __init__(
+        self, connection: Connection, *, confirm_timeout_ms: int, needs: Topology | None, headers: Mapping[str, Any]
+    ) -> None:
         super().__init__(connection, auto_declare=False)
         self._confirm_timeout_ms = confirm_timeout_ms
         self._needs = needs
+        self._way_headers = headers
 
-    def publish(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
-        """Publish and wait for the confirm; declare what is missing and try again if no queue took it."""
+    def publish(self, body: Any, *, exchange: str, routing_key: str, as_found: bool = False, **options: Any) -> None:
+        """Publish and wait for the confirm; declare what is missing and try again if no queue took it.
+
+        ``as_found`` leaves the broker's own headers on: for a dead letter that goes into a dead-letter queue again.
+        """
+        headers = options.get("headers") or {}
         options.update(
-            headers=without_broker_headers(options.get("headers") or {}),
+            headers={**(headers if as_found else without_broker_headers(headers)), **self._way_headers},
             # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
             mandatory=True,
             delivery_mode=_PERSISTENT,
@@ -129,14 +154,15 @@ class ConfirmedProducer(Producer):
             declare(self.connection, self._needs)
             self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
 
-    def publish_message(self, message: Message, *, exchange: str, routing_key: str) -> None:
+    def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
         """Publish a message as it is."""
         properties = {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
         self.publish(
             _bytes_of(message),
             exchange=exchange,
             routing_key=routing_key,
-            headers=message.headers,
+            as_found=as_found,
+            headers=dict(message.headers),  # Kombu notes the compression in it
             content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
             content_encoding=message.content_encoding,
             compression=message.compression,

@@ -109,6 +109,12 @@ def found_kind(connection: Connection, queue: Queue) -> QueueType:
         return "classic" if _refusal(channel, queue, "quorum") else "quorum"
 
 
+def is_surely_classic(connection: Connection, name: str) -> bool:
+    """Whether the broker says so; not if it may not tell us, or cuts its text before it does."""
+    with closing(connection.channel()) as channel:
+        return "current is 'classic'" in _refusal(channel, Queue(name, durable=True), "which")
+
+
 def _refusal(channel: Any, queue: Queue, queue_type: str) -> str:
     """What the broker says against declaring a queue as it is, but with this type; empty if it has it."""
     arguments = channel.prepare_queue_arguments(

@@ -17,12 +17,13 @@ logger = logging.getLogger("celery_dlx_retry.audit")
 def audit(action: str, **facts: Any) -> None:
     """Say that something was done; facts are names and counts, never arguments or credentials."""
     told = " ".join(f"{key}={printable(str(value))}" for key, value in facts.items())
-    line = f"audit {action} by={_who()} {told}".rstrip()
+    line = f"audit {action} by={who()} {told}".rstrip()
     logger.info("%s", line)
     click.echo(line, err=True)
 
 
-def _who() -> str:
+def who() -> str:
+    """The user at this machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

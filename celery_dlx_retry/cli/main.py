@@ -6,7 +6,11 @@ import click
 from celery.bin.worker import worker
 
 from celery_dlx_retry.cli.dead import dead
+from celery_dlx_retry.cli.doctor import doctor
 from celery_dlx_retry.cli.flags import FLAGS
+from celery_dlx_retry.cli.state import status, watch
+from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
+from celery_dlx_retry.cli.waiting import waiting
 
 
 @click.group()
@@ -14,5 +18,6 @@ def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 
 
-dlx.add_command(dead)
+for command in (dead, waiting, status, watch, doctor, plan, check, declare, policy, prune):
+    dlx.add_command(command)
 worker.params.extend(FLAGS)

@@ -7,6 +7,7 @@ and awk. Whatever came from a message is made printable on the way.
 from __future__ import annotations
 
 import json
+import select
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -31,7 +32,19 @@ def one_sentence() -> Iterator[None]:
     except DLXError as exc:
         raise click.ClickException(str(exc)) from exc
     except (AMQPError, KombuError, OSError) as exc:
+        if isinstance(exc, BrokenPipeError) and _nobody_reads():
+            raise  # as in "| head": click ends quietly
         raise click.ClickException(f"The broker cannot be reached: {exc}.") from exc
+
+
+def _nobody_reads() -> bool:
+    """Whether it is our output that broke, not the way to the broker."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file at all, or no poll(), as on Windows
+        return False
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -45,20 +58,32 @@ def json_line(facts: Mapping[str, Any]) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """Print rows under these columns; an empty cell is a dash."""
-    cells = ([printable(str(cell)) if cell not in {None, ""} else "-" for cell in row] for row in rows)
     if not is_terminal():
         click.echo("\t".join(columns))
-        for row in cells:
+        for row in _cells(rows):
             click.echo("\t".join(row))
         return
     from rich.console import Console  # noqa: PLC0415 - an extra
-    from rich.table import Table  # noqa: PLC0415
+
+    Console().print(drawn(columns, rows, title=title))
+
+
+def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Any:
+    """The same as a rich table, for who draws it again and again."""
+    from rich.table import Table  # noqa: PLC0415 - an extra
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(*columns, title=title or None, title_justify="left", header_style="bold")
-    for row in cells:
-        drawn.add_row(*map(Text, row))
-    Console().print(drawn)
+    it = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        it.add_column(column, overflow="fold")  # a cut id is none
+    for row in _cells(rows):
+        it.add_row(*map(Text, row))
+    return it
+
+
+def _cells(rows: Iterable[Sequence[object]]) -> Iterator[list[str]]:
+    for row in rows:
+        yield [printable(str(cell)) if cell not in {None, ""} else "-" for cell in row]
 
 
 @contextmanager
@@ -83,6 +108,11 @@ def is_terminal() -> bool:
 def printable(text: str) -> str:
     """What anybody put into a message may not steer a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 lane``, ``2 lanes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def time_of(at_ms: int) -> str:

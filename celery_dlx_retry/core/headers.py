@@ -19,6 +19,10 @@ FIRST_FAILED_AT = "dlx-first-failed-at"
 CRASHES = "dlx-crashes"
 #: How often the message was taken out of a dead-letter queue and tried again.
 REPLAYS = "dlx-replays"
+#: With two digits: that the message is to wait on this rung of the ladder.
+RUNG = "dlx-rung-"
+#: Body and representation of the arguments before an operator edited them.
+ORIGINAL = "dlx-original"
 
 _RECORD = "dlx-dead-"
 _HISTORY_LENGTH = 20
@@ -136,7 +140,7 @@ def _json(rows: list[list[Any]]) -> str:
 
 
 def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop every ``x-*`` header that RabbitMQ wrote.
+    """Drop what belongs to the way that a message came: every ``x-*`` header that RabbitMQ wrote, and the rungs.
 
     A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies.
     """
@@ -233,7 +237,7 @@ def _utc_ms(at: datetime) -> int:
 
 
 def _is_broker_header(key: Any) -> bool:
-    return _starts(key, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+    return _starts(key, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
 
 
 def _starts(key: Any, *prefixes: str) -> bool:

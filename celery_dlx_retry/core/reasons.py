@@ -11,7 +11,7 @@ class Reason(str, Enum):
     EXHAUSTED = "exhausted"  # no retry is left, or the deadline would pass
     FAILED = "failed"  # an error that the policy does not retry
     BUDGET = "budget"  # retries are left, but the budget for them is spent
-    REQUESTED = "requested"  # the task said so
+    REQUESTED = "requested"  # the task said so, or an operator
     REJECTED = "rejected"  # Reject(requeue=False)
     TIMEOUT = "timeout"  # hard time limit
     WORKER_LOST = "worker-lost"  # the pool child was killed too often

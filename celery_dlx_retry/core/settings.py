@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 QueueType = Literal["classic", "quorum"]
 
-# An AMQP short string holds 255 bytes; the longest name that we make adds 42 to the prefix, and a queue name follows.
+# An AMQP short string holds 255 bytes; the longest name that we make adds 55 to the prefix.
 _NAME = re.compile(r"(?!amq\.)[A-Za-z0-9_.:-]{1,100}")
 _MOST_WAITING = 999_999_999
 _YEAR_MS = 365 * 24 * 3600 * 1000
@@ -41,6 +41,18 @@ class Settings:
 
     #: No retry waits longer. Asking for more is an error, and the task a dead letter.
     max_delay_ms: int = _YEAR_MS
+
+    #: How long an idle classic lane of the grid stays before RabbitMQ deletes it. 0: it stays for good.
+    lane_expires_ms: int = 0
+
+    #: True: apply_async(countdown=…) and (eta=…) wait in the broker. False: Celery's own way, in the worker.
+    countdown: bool = True
+
+    #: The lowest rung of the ladder, on which countdowns and etas wait: they are rounded up to it.
+    ladder_resolution_ms: int = 100
+
+    #: The ladder has rungs up to this length. What is to wait longer than all of them together goes down twice.
+    ladder_range_ms: int = _YEAR_MS
 
     #: False: never declare anything, only check that it is there (for apps without the configure permission).
     declare: bool = True
@@ -82,9 +94,12 @@ class Settings:
         if not is_count(self.crash_limit) or self.crash_limit < 1:
             raise InvalidSetting(setting="dlx_crash_limit", value=self.crash_limit, wanted="a whole number from 1 on")
         self._check_limits()
-        for name in ("declare", "require_rabbitmq"):
+        for name in ("countdown", "declare", "require_rabbitmq"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidSetting(setting=f"dlx_{name}", value=getattr(self, name), wanted="True or False")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
         for name in ("max_delay_ms", "confirm_timeout_ms"):
             if not 1 <= getattr(self, name) <= MAX_DELAY_MS:
                 raise InvalidSetting(
@@ -92,6 +107,28 @@ class Settings:
                     value=getattr(self, name),
                     wanted=f"from 1 to {MAX_DELAY_MS} ms, which is ten years and RabbitMQ's longest TTL",
                 )
+        if self.lane_expires_ms and not 2 * self.lane_margin_ms <= self.lane_expires_ms <= _YEAR_MS:
+            raise InvalidSetting(
+                setting="dlx_lane_expires",
+                value=self.lane_expires_ms,
+                wanted=f"0, or from {2 * self.lane_margin_ms} to {_YEAR_MS} ms",
+            )
+        # From these two follows that no ladder has more than 35 rungs.
+        if not 10 <= self.ladder_resolution_ms <= 60_000:  # noqa: PLR2004 - the sentence names both
+            raise InvalidSetting(
+                setting="dlx_ladder_resolution", value=self.ladder_resolution_ms, wanted="from 10 to 60000 ms"
+            )
+        if not self.ladder_resolution_ms <= self.ladder_range_ms <= MAX_DELAY_MS:
+            raise InvalidSetting(
+                setting="dlx_ladder_range",
+                value=self.ladder_range_ms,
+                wanted=f"from dlx_ladder_resolution to {MAX_DELAY_MS} ms, which is ten years",
+            )
+
+    @property
+    def lane_margin_ms(self) -> int:
+        """How long a message may be on its way into an expiring lane, or stay in it after its time is up."""
+        return self.confirm_timeout_ms + 60_000
 
     def _check_limits(self) -> None:
         if self.budget is not None:

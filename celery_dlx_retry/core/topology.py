@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlx_retry.errors import InvalidSetting
@@ -21,6 +21,8 @@ Argument = tuple[str, "str | int"]
 NO_DELIVERY_LIMIT = 1_000_000_000
 
 _NAME_BYTES = 255  # an AMQP short string
+_LANE_DIGITS = 12
+_KINDS: tuple[QueueType, ...] = ("classic", "quorum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class ExchangeSpec:
     name: str
     kind: str
     arguments: tuple[Argument, ...] = ()
+    #: It goes with the last queue behind it.
+    auto_delete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,7 @@ class BindingSpec:
     exchange: str
     queue: str
     routing_key: str = ""
+    arguments: tuple[tuple[str, str | int | bool], ...] = ()
 
 
 Spec = TypeVar("Spec", ExchangeSpec, QueueSpec, BindingSpec)
@@ -106,6 +111,15 @@ class WorkQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A way to wait one fixed time, by its name."""
+
+    name: str
+    kind: QueueType
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     """Every name on the broker is a function of these, and API: ``v1`` changes when any argument does."""
 
@@ -121,10 +135,24 @@ class Names:
             prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue, max_waiting=settings.max_waiting
         )
 
-    def lane(self, kind: QueueType, delay_ms: int) -> str:
+    def lane(self, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> str:
         """The lane's fanout exchange, and its wait queue."""
         limit = "" if self.max_waiting is None else f"max{self.max_waiting}."
-        return f"{self.prefix}.v1.wait.{kind}.{limit}{delay_ms:012d}"
+        name = f"{self.prefix}.v1.wait.{kind}.{limit}{delay_ms:0{_LANE_DIGITS}d}"
+        return f"{name}.{delay_ms + expires_ms:0{_LANE_DIGITS}d}" if expires_ms else name
+
+    def rung(self, kind: QueueType, resolution_ms: int, number: int) -> str:
+        """The exchange of a rung of the ladder, and its wait queue."""
+        return f"{self.prefix}.v1.ladder.{kind}.{resolution_ms:05d}.{number:02d}"
+
+    def lane_of(self, name: str) -> Lane | None:
+        """The lane whose name this is; None if it is none of ours."""
+        for kind in _KINDS:
+            head = self.lane(kind, 0)[:-_LANE_DIGITS]
+            digits = name.removeprefix(head)
+            if digits != name and digits.isdecimal() and self.lane(kind, int(digits)) == name:
+                return Lane(name=name, kind=kind, delay_ms=int(digits))
+        return None
 
     def back(self, kind: QueueType) -> str:
         """The return exchange: what waited goes through it to its work queue."""
@@ -173,27 +201,34 @@ def foundation(names: Names, kinds: Iterable[QueueType]) -> Topology:
     return Topology(exchanges=tuple(exchanges), queues=tuple(queues), bindings=tuple(bindings))
 
 
-def lane(names: Names, kind: QueueType, delay_ms: int) -> Topology:
+def lane(names: Names, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> Topology:
     """A way to wait one fixed time.
 
     RabbitMQ expires messages at a queue's head only, hence one delay per queue
     (test_a_short_delay_overtakes_a_long_one). The exchange is a fanout and there is no x-dead-letter-routing-key, so
     that the routing key is free to carry the work queue's name through the wait: all work queues share the lane.
+
+    With ``expires_ms`` it goes that long after the last message has left it, at the earliest, if it is declared again
+    in time: see broker/leases.py.
     """
-    name = names.lane(kind, delay_ms)
-    arguments: tuple[Argument, ...] = (
-        ("x-message-ttl", delay_ms),
-        ("x-dead-letter-exchange", names.back(kind)),
+    name = names.lane(kind, delay_ms, expires_ms=expires_ms)
+    queue = wait_queue(name, kind, delay_ms=delay_ms, then=names.back(kind))
+    expires: tuple[Argument, ...] = (("x-expires", delay_ms + expires_ms),) if expires_ms else ()
+    queue = replace(queue, arguments=queue.arguments + _limit(names, kind) + expires)
+    return Topology(
+        exchanges=(ExchangeSpec(name=name, kind="fanout", auto_delete=bool(expires_ms)),),
+        queues=(queue,),
+        bindings=(BindingSpec(exchange=name, queue=name),),
     )
+
+
+def wait_queue(name: str, kind: QueueType, *, delay_ms: int, then: str) -> QueueSpec:
+    """A queue that keeps each message so long and gives it to the exchange ``then``."""
+    arguments: tuple[Argument, ...] = (("x-message-ttl", delay_ms), ("x-dead-letter-exchange", then))
     if kind == "quorum":
         # Only at-least-once dead-lettering survives the loss of a cluster node, and it asks for this overflow mode.
         arguments += (("x-dead-letter-strategy", "at-least-once"), ("x-overflow", "reject-publish"))
-    arguments += _limit(names, kind)
-    return Topology(
-        exchanges=(ExchangeSpec(name=name, kind="fanout"),),
-        queues=(QueueSpec(name=name, arguments=_keeping(kind) + arguments),),
-        bindings=(BindingSpec(exchange=name, queue=name),),
-    )
+    return QueueSpec(name=name, arguments=_keeping(kind) + arguments)
 
 
 def around(names: Names, queue: WorkQueue) -> Topology:

@@ -33,9 +33,11 @@ from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
+from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, Nacked
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
+from celery_dlx_retry.worker.clock import is_due
 from celery_dlx_retry.worker.delivery import DeliveryInfo
 from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
 from celery_dlx_retry.worker.trace import as_lost
@@ -52,6 +54,7 @@ class DLXRequest(Request):
     """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
     _delivery_info: dict[str, Any]
+    _eta: Any
     #: The message is a dead letter or waits in a lane; what is left of the delivery is to be acknowledged.
     _is_settled = False
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
@@ -70,6 +73,9 @@ class DLXRequest(Request):
         runtime = runtime_of(self._app)
         if not runtime.is_rabbitmq:
             return
+        if is_due(self._eta):
+            # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
+            self._eta = None
         self._delivery_info = self._request_dict["delivery_info"] = DeliveryInfo(
             self._delivery_info,
             queue=runtime.queue_of(message),
@@ -219,28 +225,29 @@ class DLXRequest(Request):
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
         runtime, request = runtime_of(self._app), self._context
-        length, exchange, needs = runtime.lane_for(info.queue, delay_ms, quickly=True)
+        there = runtime.way_for(info.queue, delay_ms, wish=Wish.RETRY, quickly=True)
         failure = Failure(
             attempt=request.retries + 1,
             at_ms=time.time_ns() // 1_000_000,
             error=text_of(error),
-            delay_ms=length,
+            delay_ms=there.length_ms,
             worker=self.hostname,
         )
         headers = {**with_failure(info.message.headers, failure), "retries": request.retries + 1, "eta": None}
         if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
-        with runtime.hand_over(needs, quickly=True) as producer:
-            producer.publish_message(info.message.with_headers(headers), exchange=exchange, routing_key=info.queue.name)
+        message = info.message.with_headers(headers)
+        with runtime.hand_over(there, quickly=True) as producer:
+            producer.publish_message(message, exchange=there.exchange, routing_key=info.queue.name)
         self._is_settled = True
         self.acknowledge()
         state.task_ready(self)
         logger.info(
             "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
-            self.name, self.id, request.retries + 1, length, info.queue.name,
+            self.name, self.id, request.retries + 1, there.length_ms, info.queue.name,
         )  # fmt: skip
         try:
-            self._announce_retry(error, length, exc_info)
+            self._announce_retry(error, there.length_ms, exc_info)
         except Exception:
             # A result backend or a user's hook. The message is safe; only the word of it did not get through.
             logger.exception("retry not announced task=%s id=%s", self.name, self.id)

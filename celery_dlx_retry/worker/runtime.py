@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,16 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.broker.declare import check, declare
+from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, make_sure, work_queue
 from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
+from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
+from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
 
 if TYPE_CHECKING:
@@ -33,11 +37,15 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.headers import DeadRecord
     from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.core.ways import TakeLane, Way
 
 logger = get_logger(__name__)
 
 _LONGEST_PAUSE_SECONDS = 10.0
 _QUICK_MS = 2_000
+_SETTLED_BY_FLAGS = (
+    *("settings", "names", "ladder", "publisher", "quick_publisher", "leases", "exact_lanes", "is_rabbitmq"),
+)
 
 # What took its pool process down comes back later each time; how often is dlx_crash_limit.
 AFTER_A_CRASH = Exponential(1, factor=10, limit=100, retries=None)
@@ -60,6 +68,7 @@ class Runtime:
         self._kinds: dict[str, QueueType] = {}
         self._failures_in_a_row = 0
         self._standing: set[str] = set()
+        self._ladders: set[QueueType] = set()
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
         self._queues_by_tag: dict[str, Queue] = {}
@@ -67,9 +76,10 @@ class Runtime:
     def use_flags(self, flags: Mapping[str, Any]) -> None:
         """Let a worker's command line overrule the configuration; before anything else is asked."""
         self._flags = dict(flags)
-        for cached in ("settings", "names", "publisher", "quick_publisher", "exact_lanes", "is_rabbitmq"):
+        for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
         self._standing.clear()
+        self._ladders.clear()
 
     def foresee(self) -> None:
         """Compute what forked children inherit, and find what is wrong with it before anything runs."""
@@ -87,11 +97,22 @@ class Runtime:
         return Names.of(self.settings)
 
     @cached_property
-    def is_rabbitmq(self) -> bool:
-        """Whether there is a broker that we can wait in; if not, Celery's own retries are used, and said to be."""
+    def ladder(self) -> Ladder:
+        """The ladder that they lead to."""
+        return Ladder.of(self.settings)
+
+    @cached_property
+    def has_amqp(self) -> bool:
+        """Whether there is a broker that we can wait in."""
         transport = self._app.connection_for_write().transport
-        if transport.driver_type == "amqp" and transport.driver_name == "py-amqp":
+        return (transport.driver_type, transport.driver_name) == ("amqp", "py-amqp")
+
+    @cached_property
+    def is_rabbitmq(self) -> bool:
+        """The same, for a worker; if not, Celery's own retries are used, and said to be."""
+        if self.has_amqp:
             return True
+        transport = self._app.connection_for_write().transport
         if self.settings.require_rabbitmq:
             raise NotRabbitMQ(transport=transport.driver_type)
         warnings.warn(
@@ -113,6 +134,11 @@ class Runtime:
             lambda: self._app.connection_for_write(connect_timeout=_QUICK_MS / 1000),
             confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
         )
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Of lanes that expire."""
+        return Leases(lease_ms=self.settings.lane_expires_ms - self.settings.lane_margin_ms)
 
     @cached_property
     def exact_lanes(self) -> frozenset[int]:
@@ -144,15 +170,29 @@ class Runtime:
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
         queues = list(queues)
-        if self.settings.queue_type == "auto" and self.settings.declare:
+        if self.settings.declare:
+            self.learn_kinds(connection, queues)
+        topology = self.plan(queues)
+        self._declare_or_check(connection, topology)
+        self._standing.update(queue.name for queue in queues)
+        return topology
+
+    def learn_kinds(self, connection: Connection, queues: Iterable[Queue]) -> None:
+        """Ask the broker for the types that nobody named; it takes the configure permission."""
+        if self.settings.queue_type == "auto":
             for queue in queues:
                 self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
-        topology = self._topology([self.work_queue(queue) for queue in queues])
-        if self.settings.declare:
-            declare(connection, topology)
-        else:
-            self._check(connection, topology)
-        self._standing.update(queue.name for queue in queues)
+
+    def plan(self, queues: Iterable[Queue]) -> Topology:
+        """All that must stand for a worker that consumes these queues."""
+        work_queues = [self.work_queue(queue) for queue in queues]
+        kinds = sorted({queue.kind for queue in work_queues})
+        topology = foundation(self.names, kinds)
+        for queue in work_queues:
+            topology |= around(self.names, queue)
+        for kind in kinds:
+            for delay_ms in sorted(self.exact_lanes):
+                topology |= lane(self.names, kind, delay_ms)
         return topology
 
     def adopt(self, queue: Queue) -> WorkQueue:
@@ -163,17 +203,36 @@ class Runtime:
                 self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
         return self.work_queue(queue)
 
-    def lane_for(self, queue: WorkQueue, delay_ms: int, *, quickly: bool = False) -> tuple[int, str, Topology]:
-        """How long the wait will be, the exchange that leads to it, and what must stand for it."""
-        self._ensure_way_back(queue, quickly=quickly)
-        length = self._lane_ms(delay_ms)
-        needs = foundation(self.names, [queue.kind]) | around(self.names, queue) | lane(self.names, queue.kind, length)
-        return length, self.names.lane(queue.kind, length), needs
+    def way_for(self, queue: WorkQueue, delay_ms: int, *, wish: Wish, quickly: bool = False) -> Way:
+        """How a message of this queue waits so long. The way back stands then, and so does the ladder, if it needs it.
 
-    def hand_over(self, needs: Topology, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
-        """A producer for one message; what it needs is declared if it is missing, and if we may."""
+        A lane does not: whoever publishes to a missing one is told so. On a ladder without its lowest rungs a message
+        would be early and nobody told, hence each process has all of it before it uses it.
+        """
+        choice = choose(
+            delay_ms,
+            wish=wish,
+            announced=self.exact_lanes,
+            grid=self.settings.grid,
+            limit_ms=self.settings.max_delay_ms,
+            ladder=self.ladder,
+        )
+        self._ensure(queue, ladder=isinstance(choice, TakeLadder), quickly=quickly)
+        expires_ms = self._lane_expires_ms(queue.kind, choice)
+        there = way(choice, self.names, queue.kind, ladder=self.ladder, lane_expires_ms=expires_ms)
+        if expires_ms:
+            self.leases.renew(self.quick_publisher if quickly else self.publisher, there.needs)
+        return replace(there, needs=foundation(self.names, [queue.kind]) | around(self.names, queue) | there.needs)
+
+    def mend_ladder(self, kind: QueueType) -> None:
+        """Declare, or check, all rungs again: one is known to be gone."""
+        with self.quick_publisher.connection() as connection:
+            self._declare_or_check(connection, rungs(self.names, kind, self.ladder))
+
+    def hand_over(self, there: Way, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
+        """A producer for one message on its way; what it needs is declared if it is missing, and if we may."""
         publisher = self.quick_publisher if quickly else self.publisher
-        return publisher.producer(needs=needs if self.settings.declare else None)
+        return publisher.producer(needs=there.needs if self.settings.declare else None, headers=there.headers)
 
     def publish_dead(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
         """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""
@@ -186,7 +245,8 @@ class Runtime:
         )
         letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
         needs = foundation(self.names, [queue.kind]) | around(self.names, queue)
-        with self.hand_over(needs, quickly=quickly) as producer:
+        publisher = self.quick_publisher if quickly else self.publisher
+        with publisher.producer(needs=needs if self.settings.declare else None) as producer:
             producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
 
     def published(self) -> None:
@@ -204,35 +264,41 @@ class Runtime:
         with suppress(SoftTimeLimitExceeded):  # time is up: go back at once
             time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
 
-    def _check(self, connection: Connection, topology: Topology) -> None:
+    def _ensure(self, queue: WorkQueue, *, ladder: bool, quickly: bool) -> None:
+        """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
+
+        The bootstep binds what the worker consumes, but pool children were forked before it, queues are added to a
+        running worker, and who sends may be no worker at all: so each process looks once per queue, and per ladder.
+        """
+        missing = Topology()
+        if self.settings.declare and queue.name not in self._standing:
+            missing = foundation(self.names, [queue.kind]) | around(self.names, queue)
+        if ladder and queue.kind not in self._ladders:
+            missing |= rungs(self.names, queue.kind, self.ladder)
+        if missing != Topology():
+            with (self.quick_publisher if quickly else self.publisher).connection() as connection:
+                self._declare_or_check(connection, missing)
+        if ladder:
+            self._ladders.add(queue.kind)
+        self._standing.add(queue.name)
+        self._kinds[queue.name] = queue.kind
+
+    def _lane_expires_ms(self, kind: QueueType, choice: TakeLane | TakeLadder) -> int:
+        """Announced lanes stay, and so do quorum lanes, and what we may not declare again."""
+        if kind == "quorum" or isinstance(choice, TakeLadder) or choice.length_ms in self.exact_lanes:
+            return 0
+        return self.settings.lane_expires_ms if self.settings.declare else 0
+
+    def _declare_or_check(self, connection: Connection, topology: Topology) -> None:
+        if self.settings.declare:
+            declare(connection, topology)
+            return
         try:
             check(connection, topology)
         except Forbidden as exc:
             # RabbitMQ 4 shows an object only to users with some permission on it. Every publish of ours is mandatory
             # and confirmed, so what is missing shows at the first retry, and its task stays on its queue.
             logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
-
-    def _topology(self, queues: list[WorkQueue]) -> Topology:
-        kinds = sorted({queue.kind for queue in queues})
-        topology = foundation(self.names, kinds)
-        for queue in queues:
-            topology |= around(self.names, queue)
-        for kind in kinds:
-            for delay_ms in sorted(self.exact_lanes):
-                topology |= lane(self.names, kind, delay_ms)
-        return topology
-
-    def _ensure_way_back(self, queue: WorkQueue, *, quickly: bool) -> None:
-        """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
-
-        The bootstep binds what the worker consumes, but pool children were forked before it, and queues are added to
-        a running worker: so each process looks once per queue.
-        """
-        if self.settings.declare and queue.name not in self._standing:
-            with (self.quick_publisher if quickly else self.publisher).connection() as connection:
-                declare(connection, foundation(self.names, [queue.kind]) | around(self.names, queue))
-        self._standing.add(queue.name)
-        self._kinds[queue.name] = queue.kind
 
     def _lane_ms(self, delay_ms: int) -> int:
         return lane_ms(delay_ms, exact=self.exact_lanes, ratio=self.settings.grid, limit_ms=self.settings.max_delay_ms)

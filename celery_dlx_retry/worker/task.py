@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import random
 import sys
-import time
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.app.task import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
-from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import registry
 
 from celery_dlx_retry.core.breaker import Breaker
@@ -22,13 +19,17 @@ from celery_dlx_retry.core.lanes import backoff_delays_ms
 from celery_dlx_retry.core.policy import Dead, Wait, as_policy, decide
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
+from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DeadLetter, InvalidPolicy, InvalidRoute, PublishError, RetryIn, TopologyError
+from celery_dlx_retry.worker.appointments import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.budget import retry_within
 from celery_dlx_retry.worker.burial import text_of
+from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.delivery import attempt_of, is_ours
 from celery_dlx_retry.worker.guard import give_back, guarded
 from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.sending import send
 from celery_dlx_retry.worker.trace import traced
 
 if TYPE_CHECKING:
@@ -183,10 +184,10 @@ class DLXRetryTask(Task):
             return signature
         info: DeliveryInfo = request.delivery_info
         publish = signature.options
-        delay_ms = self._delay_ms(publish.pop("countdown", None), publish.pop("eta", None))
+        wait_ms = delay_ms(self.app, countdown=publish.pop("countdown", None), eta=publish.pop("eta", None))
         for option in ("exchange", "routing_key", "queue", "redelivered"):
             publish.pop(option, None)
-        publish["dlx_wait"] = (self._return_address(info, queue, options), delay_ms, request)
+        publish["dlx_wait"] = (self._return_address(info, queue, options), wait_ms, request)
         # The message is to come back as it came, also when this app would now write it otherwise.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
@@ -195,40 +196,44 @@ class DLXRetryTask(Task):
         return signature
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Celery's ``apply_async()``; a retry is recognised by what ``signature_from_request`` left in its options."""
+        """Celery's ``apply_async()``; a countdown or an eta waits in the broker, and so does a retry.
+
+        A retry is recognised by what ``signature_from_request`` left in its options.
+        """
         wait = options.pop("dlx_wait", None)
-        if wait is None:
-            return super().apply_async(args, kwargs, **options)
-        queue, delay_ms, request = wait
+        if wait is not None:
+            return self._retry_async(functools.partial(super().apply_async, args, kwargs), options, *wait)
+        if not _is_builtin(type(self)) and is_appointment(self.app, options):
+            return make(self, super().apply_async, args, kwargs, options)
+        return super().apply_async(args, kwargs, **options)
+
+    def start_strategy(self, app: Celery, consumer: Any, **kwargs: Any) -> Any:
+        """Celery's way to ask what a worker does with a message of this task."""
+        handle = super().start_strategy(app, consumer, **kwargs)
+        return handle if _is_builtin(type(self)) else not_before_due(handle, self, consumer)
+
+    def _retry_async(
+        self, apply_async: Any, options: dict[str, Any], queue: WorkQueue, wait_ms: int, request: Any
+    ) -> Any:
         attempt = attempt_of(request)
         runtime = runtime_of(self.app)
-        length, exchange, needs = runtime.lane_for(queue, delay_ms)
+        there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
         failure = Failure(
             attempt=request.retries + 1,
-            at_ms=_now_ms(),
+            at_ms=now_ms(),
             error=text_of(attempt.error) if attempt.error is not None else "",
-            delay_ms=length,
+            delay_ms=there.length_ms,
             worker=request.hostname or "",
         )
         # retry(headers=...) replaces the headers that the message came with; ours stay.
         ours = own_headers(request.delivery_info.message.headers)
         options["headers"] = with_failure({**(options.get("headers") or {}), **ours}, failure)
-        with runtime.hand_over(needs) as producer:
-            result = super().apply_async(
-                args,
-                kwargs,
-                producer=producer,
-                exchange=exchange,
-                routing_key=queue.name,
-                router=_NoRouter(),
-                add_to_parent=False,
-                **options,
-            )
+        result = send(self, apply_async, {**options, "add_to_parent": False}, queue=queue, there=there)
         attempt.is_handed_over = True
         runtime.published()
         logger.info(
             "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
-            self.name, request.id, request.retries + 1, length, queue.name,
+            self.name, request.id, request.retries + 1, there.length_ms, queue.name,
         )  # fmt: skip
         return result
 
@@ -260,26 +265,18 @@ class DLXRetryTask(Task):
         """What the policy says to this error, now; without one, nothing is retried that does not ask for it."""
         if self.policy is None:
             return Dead(Reason.FAILED)
-        now_ms = _now_ms()
+        at_ms = now_ms()
         request = self.request if request is None else request
         info: DeliveryInfo = request.delivery_info
-        first_ms = first_failed_at_ms(info.message.headers, now_ms=now_ms)
+        first_ms = first_failed_at_ms(info.message.headers, now_ms=at_ms)
         return decide(
             as_policy(self.policy),
             error,
             attempt=request.retries + 1,
-            elapsed_ms=now_ms - first_ms,
+            elapsed_ms=at_ms - first_ms,
             chance=random.random(),  # noqa: S311 - jitter is no secret
-            now=now_ms / 1000,
+            now=at_ms / 1000,
         )
-
-    def _delay_ms(self, countdown: Any, eta: Any) -> int:
-        if eta and not countdown:  # of both, Celery takes the countdown
-            when = maybe_make_aware(maybe_iso8601(eta), self.app.timezone)
-            return to_ms(max(0.0, (when - datetime.now(timezone.utc)).total_seconds()), what="eta")
-        if isinstance(countdown, (int, float)):
-            countdown = max(countdown, 0)  # Celery's meaning: what is past is due now
-        return to_ms(countdown or 0, what="countdown")
 
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
         """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""
@@ -297,16 +294,5 @@ class DLXRetryTask(Task):
         return runtime_of(self.app).adopt(queues[queue] if isinstance(queue, str) else queue)
 
 
-class _NoRouter:
-    """In place of Celery's: three of four ways to name a lane would be routed on, into a loop without delay."""
-
-    def route(self, options: dict[str, Any], *_: Any) -> dict[str, Any]:
-        return options
-
-
 def _is_builtin(cls: type[DLXRetryTask]) -> bool:
     return bool(cls.name) and cls.name.startswith("celery.")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

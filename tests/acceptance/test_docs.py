@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -140,8 +141,9 @@ def test_the_dead_letters_in_the_readme_are_what_the_command_prints(broker, pref
 
 def test_every_dlx_command_on_the_pages_exists_with_its_options():
     lines = [line for page in PAGES for kind in ("sh", "console") for _, _, text in blocks(page, kind)
-             for line in text.splitlines()]  # fmt: skip
-    commands = [line.partition("#")[0].split(" dlx ")[1].split() for line in lines if " dlx " in line]
+             for line in text.splitlines() if kind == "sh" or line.startswith("$ ")]  # fmt: skip
+    called = [re.split(r" [#>|] ?", line)[0] for line in lines if " dlx " in line]
+    commands = [shlex.split(line.split(" dlx ")[1]) for line in called]
 
     assert ["dead", "list"] in commands
     for words in commands:

@@ -1,6 +1,7 @@
 """Layers are folders, and imports point one way: errors <- core <- broker <- worker <- the edges."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -21,6 +22,9 @@ LAYERS = {
     "worker": {"amqp", "billiard", "celery", "click", "kombu"},  # Celery and what it stands on
 }
 CLOCKS_AND_CHANCE = {"random", "secrets", "time", "uuid"}
+
+
+parsed = functools.cache(ast.parse)
 
 
 def name_of(path):
@@ -47,7 +51,7 @@ def layer_of(module):
 def imported(module, source):
     """Every module that the source imports, also where only the type checker does."""
     package = module if is_init(module) else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -79,7 +83,7 @@ def purity_problems(module, source):
     for target in sorted(set(imported(module, source))):
         if target.partition(".")[0] in CLOCKS_AND_CHANCE:
             yield f"{module} imports {target}"
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute) and node.attr in {"now", "today", "utcnow"} and ends_in_date(node.value):
             yield f"{module} asks the clock in line {node.lineno}"
 
@@ -89,7 +93,7 @@ def ends_in_date(node):
 
 
 def shape_problems(module, source):
-    tree = ast.parse(source)
+    tree = parsed(source)
     if not ast.get_docstring(tree):
         yield f"{module} does not say what it is for"
     if len(source.splitlines()) > LINES:

@@ -17,6 +17,10 @@ DEFAULTS = {
     "dead_letter_queue": "{queue}.dead",
     "grid": 1.1,
     "max_delay_ms": 31_536_000_000,
+    "lane_expires_ms": 0,
+    "countdown": True,
+    "ladder_resolution_ms": 100,
+    "ladder_range_ms": 31_536_000_000,
     "declare": True,
     "confirm_timeout_ms": 10_000,
     "crash_limit": 3,
@@ -48,6 +52,13 @@ def test_these_are_all_settings_and_their_defaults():
         ("dlx_grid", 2, "grid", 2),
         ("dlx_max_delay", 3_600, "max_delay_ms", 3_600_000),
         ("dlx_max_delay", timedelta(days=3_650), "max_delay_ms", 315_360_000_000),
+        ("dlx_lane_expires", 140, "lane_expires_ms", 140_000),
+        ("dlx_lane_expires", timedelta(days=365), "lane_expires_ms", 31_536_000_000),
+        ("dlx_countdown", False, "countdown", False),
+        ("dlx_ladder_resolution", 0.01, "ladder_resolution_ms", 10),
+        ("dlx_ladder_resolution", 60, "ladder_resolution_ms", 60_000),
+        ("dlx_ladder_range", 0.1, "ladder_range_ms", 100),
+        ("dlx_ladder_range", timedelta(days=3_650), "ladder_range_ms", 315_360_000_000),
         ("dlx_declare", False, "declare", False),
         ("dlx_confirm_timeout", 0.25, "confirm_timeout_ms", 250),
         ("dlx_confirm_timeout", timedelta(seconds=5), "confirm_timeout_ms", 5_000),
@@ -72,6 +83,9 @@ BUDGET = "a Budget, a share (a number above 0), or None"
 MOST = "a whole number from 1 to 999999999, or None"
 COUNT = "a whole number from 1 on"
 BOOLEAN = "True or False"
+EXPIRES = "0, or from 140000 to 31536000000 ms"
+RESOLUTION = "from 10 to 60000 ms"
+RANGE = "from dlx_ladder_resolution to 315360000000 ms, which is ten years"
 LENGTH = "from 1 to 315360000000 ms, which is ten years and RabbitMQ's longest TTL"
 SECONDS = "a timedelta or a number of seconds, finite and not negative"
 
@@ -120,6 +134,18 @@ SECONDS = "a timedelta or a number of seconds, finite and not negative"
         ("dlx_declare", 0, BOOLEAN),
         ("dlx_declare", None, BOOLEAN),
         ("dlx_require_rabbitmq", 1, BOOLEAN),
+        ("dlx_lane_expires", 1, EXPIRES),
+        ("dlx_lane_expires", 139.999, EXPIRES),
+        ("dlx_lane_expires", timedelta(days=366), EXPIRES),
+        ("dlx_lane_expires", None, SECONDS),
+        ("dlx_countdown", None, BOOLEAN),
+        ("dlx_ladder_resolution", 0, RESOLUTION),
+        ("dlx_ladder_resolution", 0.009, RESOLUTION),
+        ("dlx_ladder_resolution", 61, RESOLUTION),
+        ("dlx_ladder_resolution", "fine", SECONDS),
+        ("dlx_ladder_range", 0.099, RANGE),
+        ("dlx_ladder_range", 315_360_000.001, RANGE),
+        ("dlx_ladder_range", None, SECONDS),
         ("dlx_max_delay", 0, LENGTH),
         ("dlx_max_delay", timedelta(0), LENGTH),
         ("dlx_max_delay", 315_360_000.001, LENGTH),
@@ -192,9 +218,10 @@ def test_the_sentence_of_a_bad_value(values, sentence):
         (
             "dlx_zzz",
             (
-                "There is no setting 'dlx_zzz'. The settings are dlx_budget, dlx_confirm_timeout, dlx_crash_limit, "
-                "dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_max_delay, dlx_max_waiting, dlx_prefix, "
-                "dlx_queue_type, dlx_require_rabbitmq."
+                "There is no setting 'dlx_zzz'. The settings are dlx_budget, dlx_confirm_timeout, dlx_countdown, "
+                "dlx_crash_limit, dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_ladder_range, "
+                "dlx_ladder_resolution, dlx_lane_expires, dlx_max_delay, dlx_max_waiting, dlx_prefix, dlx_queue_type, "
+                "dlx_require_rabbitmq."
             ),
         ),
     ],

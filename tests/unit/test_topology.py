@@ -323,3 +323,28 @@ def test_a_union_is_idempotent_associative_and_keeps_its_order(a, b, c):
         assert getattr(union, kind)[: len(getattr(a, kind))] == getattr(a, kind)
         assert len(set(getattr(union, kind))) == len(getattr(union, kind))
     assert union - a - b - c == Topology()
+
+
+def test_an_expiring_lane_of_version_1():
+    assert lane(NAMES, "classic", 37_000, expires_ms=600_000) == Topology(
+        exchanges=(
+            ExchangeSpec(name="dlx.v1.wait.classic.000000037000.000000637000", kind="fanout", auto_delete=True),
+        ),
+        queues=(
+            QueueSpec(
+                name="dlx.v1.wait.classic.000000037000.000000637000",
+                arguments=(
+                    ("x-queue-type", "classic"),
+                    ("x-message-ttl", 37_000),
+                    ("x-dead-letter-exchange", "dlx.v1.return.classic"),
+                    ("x-expires", 637_000),
+                ),
+            ),
+        ),
+        bindings=(
+            BindingSpec(
+                exchange="dlx.v1.wait.classic.000000037000.000000637000",
+                queue="dlx.v1.wait.classic.000000037000.000000637000",
+            ),
+        ),
+    )

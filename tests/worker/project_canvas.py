@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from datetime import datetime, timedelta, timezone
 
 from celery import Task
@@ -39,6 +42,18 @@ def die(self):
 def plain_die(self):
     record(self)
     raise self.retry(exc=ValueError("dead"))
+
+
+@app.task(bind=True, base=DLXRetryTask, name="canvas.overrun", time_limit=1)
+def overrun(self):
+    record(self)
+    time.sleep(60)  # noqa: TID251 - work that takes too long
+
+
+@app.task(bind=True, base=DLXRetryTask, name="canvas.lose_its_process")
+def lose_its_process(self):
+    record(self)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(bind=True, name="canvas.note")

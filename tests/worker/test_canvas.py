@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -15,6 +16,7 @@ from tests.worker.stage import stage
 @pytest.fixture(scope="module")
 def project(request):
     with stage(request) as it:
+        it.conf["dlx_crash_limit"] = 1
         it.start(module="project_canvas", concurrency=3).wait_until_ready()
         yield it
 
@@ -74,6 +76,17 @@ def test_a_chord_with_a_dead_member_fails_as_with_celerys_own_tasks(project, tas
         stories[whose] = (type(error), str(error).partition(" raised ")[2], retries(project, result.id), notes)
 
     assert stories["ours"] == stories["plain"] == (ChordError, "ValueError('dead')", [], 1)
+
+
+@pytest.mark.parametrize("name", ["overrun", "lose_its_process"])
+def test_what_dies_under_the_eyes_of_the_main_process_alone_calls_each_errback_once(project, task, name):
+    task(name).set(link_error=task("note", of=name, event="errback")).apply_async()
+    body = task("total").on_error(task("note", of=name, event="chord failed"))
+    chord([task("add", 1, 1), task(name)], body, app=project.app).apply_async()
+
+    eventually(lambda: len({row["event"] for row in project.records(of=name)}) == 2)
+    eventually(lambda: time.time() - project.records_file.stat().st_mtime > 1.0)
+    assert sorted(row["event"] for row in project.records(of=name)) == ["chord failed", "errback"]
 
 
 def test_link_fires_once_after_the_last_attempt_and_not_before(project, task):
@@ -237,7 +250,11 @@ def test_of_a_countdown_and_an_eta_celery_takes_the_countdown(task):
 
 
 def test_only_tasks_that_died_are_dead_letters(project):
-    assert {letter.record.task for letter in project.dead()} == {"canvas.ours.die"}
+    assert {letter.record.task for letter in project.dead()} == {
+        "canvas.ours.die",
+        "canvas.overrun",
+        "canvas.lose_its_process",
+    }
 
 
 def test_results_find_their_way_back_over_rpc(request):

@@ -77,6 +77,32 @@ def test_dead_letter_in_a_direct_call_is_an_exception(app):
         hopeless()
 
 
+def test_an_eager_task_does_not_wait_for_its_countdown(app):
+    app.conf.task_always_eager = True
+
+    @app.task(base=DLXRetryTask, shared=False)
+    def add(x, y):
+        return x + y
+
+    assert add.apply_async((1, 2), countdown=3600).get() == 3
+
+
+@pytest.mark.parametrize("given", [{}, {"dlx_require_rabbitmq": True}])
+def test_a_countdown_on_another_broker_is_celerys_own(app, given):
+    app.conf.update(given)
+
+    @app.task(base=DLXRetryTask, shared=False, name="add")
+    def add(): ...
+
+    add.apply_async(countdown=3600)
+
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue("celery").get_nowait()
+        message.ack()
+    assert message.headers["task"] == "add"
+    assert message.headers["eta"]
+
+
 def test_an_eager_task_has_no_budget_and_no_breaker(app):
     app.conf.task_always_eager = True
 

@@ -1,0 +1,1 @@
+"""Measurements that take minutes; run by hand."""

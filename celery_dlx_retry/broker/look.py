@@ -1,0 +1,154 @@
+"""Look into a queue that nobody consumes: its messages stay there, in their places, and keep their time to live."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from amqp import spec
+from amqp.exceptions import AccessRefused, AMQPError, NotFound
+
+from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.errors import CannotLook, Forbidden, Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.core.settings import QueueType
+
+# The broker sends what there is without pause. The long patience is for what it has counted, and may have expired
+# since; the short one for what it has not, because its count lags behind.
+_PATIENCE_SECONDS = 1.0
+_SHORT_PATIENCE_SECONDS = 0.05
+_LARGEST_PREFETCH = 65_535
+_UNCOUNTED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a passive declare tells: messages that wait to be delivered, not those that somebody holds."""
+
+    ready: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A message in its queue; ``acknowledge`` takes it out."""
+
+    message: Message
+    exchange: str
+    routing_key: str
+    acknowledge: Callable[[], None]
+
+
+def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
+    """Those of these queues that exist."""
+    found = {}
+    with closing(connection.channel()) as channel:
+        for name in names:
+            try:
+                declared = channel.queue_declare(name, passive=True)
+            except NotFound:
+                continue  # py-amqp has opened the channel again
+            except AccessRefused as exc:
+                raise Forbidden(kind="queue", name=name, permission="look at") from exc
+            found[name] = Counts(ready=declared.message_count, consumers=declared.consumer_count)
+    return found
+
+
+@contextmanager
+def looking(
+    connection: Connection, queue: str, *, kind: QueueType, limit: int | None = None
+) -> Iterator[Iterator[Seen]]:
+    """The first messages of a queue, oldest first; what is not acknowledged goes back when the block ends.
+
+    They are delivered to a consumer, which is fast, and lets others see that the queue is in use: the broker would
+    delete a queue "if empty" whose messages are held, with them.
+
+    A classic queue takes each back to its place. A quorum queue puts it behind all that were given back before: so
+    there we take everything, whatever the limit, and only if nobody else does, and the order is what it was
+    (test_a_look_changes_neither_order_nor_due_time).
+    """
+    with closing(connection.channel()) as channel:
+        channel.auto_decode = False
+        try:
+            there = _alone(channel, queue) if kind == "quorum" else channel.queue_declare(queue, passive=True)
+        except NotFound as exc:
+            raise Missing(kind="queue", name=queue, cure="It is made when a worker starts.") from exc
+        counted = there.message_count
+        if kind == "classic":
+            most = counted if limit is None else min(limit, counted)
+            if not most:
+                yield iter(())
+                return
+        else:
+            most = min(2 * counted + _UNCOUNTED, _LARGEST_PREFETCH)
+        arrived: deque[Any] = deque()
+        channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
+        tag = channel.basic_consume(queue, callback=arrived.append)
+        messages = _deliveries(connection, arrived, counted=counted, most=most)
+        try:
+            yield (_one(channel, raw) for raw in islice(messages, limit))
+        except (KeyboardInterrupt, AMQPError, OSError):
+            # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
+            # the broker takes back what is not acknowledged.
+            connection.collect()
+            raise
+        finally:
+            if channel.connection is not None:
+                if kind == "quorum":
+                    deque(messages, maxlen=0)
+                give_back(channel, tag)
+
+
+def give_back(channel: Any, tag: str) -> None:
+    """Return politely what this consumer holds: to close its channel counts as a failed delivery on quorum queues."""
+    channel.basic_cancel(tag)  # or we would get it all again
+    channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+
+
+def _alone(channel: Any, queue: str) -> Any:
+    """What a passive declare tells once nobody else consumes; one who has just ended is counted for a moment."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (there := channel.queue_declare(queue, passive=True)).consumer_count:
+        if time.monotonic() > deadline:
+            raise CannotLook(queue=queue, problem="somebody else does; try again in a moment")
+        time.sleep(_SHORT_PATIENCE_SECONDS)  # noqa: TID251 - the broker does not call back
+    if there.message_count > _LARGEST_PREFETCH:
+        raise CannotLook(queue=queue, problem=f"it holds {there.message_count} messages, {_LARGEST_PREFETCH} at most")
+    return there
+
+
+def _deliveries(connection: Connection, arrived: deque[Any], *, counted: int, most: int) -> Iterator[Any]:
+    """What arrives, until nothing does, and no more than that: others may go on putting in."""
+    received = 0
+    while received < most:
+        while not arrived:
+            try:
+                connection.drain_events(timeout=_PATIENCE_SECONDS if received < counted else _SHORT_PATIENCE_SECONDS)
+            except TimeoutError:  # noqa: PERF203 - how drain_events says "nothing more"
+                return
+        received += 1
+        yield arrived.popleft()
+
+
+def _one(channel: Any, raw: Any) -> Seen:
+    return Seen(
+        message=Message(
+            body=raw.body,
+            content_type=raw.properties.get("content_type"),
+            content_encoding=raw.properties.get("content_encoding"),
+            headers=raw.properties.get("application_headers") or {},
+            properties=raw.properties,
+        ),
+        exchange=raw.delivery_info["exchange"],
+        routing_key=raw.delivery_info["routing_key"],
+        acknowledge=lambda: channel.basic_ack(raw.delivery_tag),
+    )

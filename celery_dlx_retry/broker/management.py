@@ -1,0 +1,109 @@
+"""RabbitMQ's HTTP management API, read only: what AMQP does not show."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from celery_dlx_retry.errors import NoManagement
+
+if TYPE_CHECKING:
+    from kombu.connection import Connection
+
+_PORT, _TLS_PORT = 15672, 15671
+_TIMEOUT_SECONDS = 5.0
+_REFUSED = {401, 403}
+_COLUMNS = (
+    "name", "type", "durable", "auto_delete", "exclusive", "arguments", "consumers", "messages_ready",
+    "messages_unacknowledged", "head_message_timestamp", "policy", "operator_policy", "effective_policy_definition",
+    "message_stats.publish_details.rate", "message_stats.deliver_get_details.rate",
+)  # fmt: skip
+
+
+class Management:
+    """One virtual host, seen over HTTP."""
+
+    def __init__(self, *, url: str, user: str, password: str, vhost: str) -> None:
+        self.url = url
+        self.user = user
+        self.vhost = vhost
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
+        # No proxy of the environment: the broker is as near as its AMQP port.
+        self._opener = build_opener(ProxyHandler({}))
+
+    def version(self) -> str:
+        """The broker's; the cheapest question that shows whether anybody answers us."""
+        return str(self._get("/overview", columns="rabbitmq_version").get("rabbitmq_version", ""))
+
+    def queues(self) -> dict[str, dict[str, Any]]:
+        """Every queue of the virtual host by its name; counts are some seconds old."""
+        found = self._get(f"/queues/{self._vhost}", columns=",".join(_COLUMNS))
+        return {queue["name"]: queue for queue in found}
+
+    def bindings(self) -> set[tuple[str, str, str]]:
+        """All (exchange, queue, routing key)."""
+        found = self._get(f"/bindings/{self._vhost}", columns="source,destination,destination_type,routing_key")
+        return {
+            (it["source"], it["destination"], it["routing_key"]) for it in found if it["destination_type"] == "queue"
+        }
+
+    def policies_of_queues(self) -> dict[str, dict[str, Any]]:
+        """What policies and operator policies together set on each queue."""
+        return {name: definition_of(queue) for name, queue in self.queues().items()}
+
+    def policies(self) -> dict[str, dict[str, Any]]:
+        """The policies of the virtual host by name."""
+        return {policy["name"]: policy for policy in self._get(f"/policies/{self._vhost}")}
+
+    @property
+    def _vhost(self) -> str:
+        return quote(self.vhost, safe="")
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        request = Request(f"{self.url}/api{path}{query}", headers=self._headers)  # noqa: S310 - the scheme is checked
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                return json.loads(response.read())
+        except HTTPError as exc:
+            with exc:
+                problem = f"the user {self.user!r} may not use it" if exc.code in _REFUSED else f"it answers {exc.code}"
+            raise NoManagement(url=self.url, problem=problem) from exc
+        except (OSError, ValueError) as exc:  # nobody there, no HTTP, no JSON
+            raise NoManagement(url=self.url, problem=str(getattr(exc, "reason", exc))) from exc
+
+
+def management_of(connection: Connection, url: str | None) -> Management:
+    """The API at this URL, or where a RabbitMQ has it that is at the other end of this connection.
+
+    Credentials in the URL come before those of the connection; they are never shown.
+    """
+    user, password = connection.userid or "guest", connection.password or "guest"
+    vhost = connection.virtual_host or "/"
+    if url is None:
+        is_tls = connection.ssl or connection.transport_cls == "amqps"
+        scheme, port = ("https", _TLS_PORT) if is_tls else ("http", _PORT)
+        host = connection.hostname or "localhost"
+        return Management(url=f"{scheme}://{_bracketed(host)}:{port}", user=user, password=password, vhost=vhost)
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise NoManagement(url=shown, problem="it is no http:// or https:// URL")
+    if parts.username:
+        user, password = unquote(parts.username), unquote(parts.password or "")
+    return Management(url=shown, user=user, password=password, vhost=vhost)
+
+
+def definition_of(queue: dict[str, Any]) -> dict[str, Any]:
+    """What its policy and operator policy set."""
+    definition = queue.get("effective_policy_definition")
+    return definition if isinstance(definition, dict) else {}  # an empty one is a list on older brokers
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

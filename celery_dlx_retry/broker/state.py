@@ -1,0 +1,114 @@
+"""How it stands: every queue of ours and the work queues, with what they hold."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from celery_dlx_retry.broker.look import counts, looking
+from celery_dlx_retry.broker.waiting import waiting
+from celery_dlx_retry.core.headers import record_of
+from celery_dlx_retry.errors import CannotLook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.look import Counts
+    from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.core.topology import Lane, Names, WorkQueue
+
+# A quorum queue has to be taken out as a whole to see its first message; more than this would be held up for long.
+_CHEAP = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """One queue. What is None nobody told: the HTTP API does not answer, or the queue is not there."""
+
+    role: Literal["work", "wait", "dead", "orphans"]
+    queue: str
+    type: QueueType
+    exists: bool
+    ready: int
+    consumers: int
+    unacked: int | None = None
+    in_per_second: float | None = None
+    out_per_second: float | None = None
+    #: When the first message came to work, began to wait, or died; ms since 1970.
+    oldest_ms: int | None = None
+    #: When the next one of a lane goes back to work.
+    next_ms: int | None = None
+
+
+def states(
+    connection: Connection,
+    names: Names,
+    *,
+    work_queues: Iterable[WorkQueue],
+    lanes: Iterable[Lane],
+    management: Management | None,
+) -> Iterator[QueueState]:
+    """Work queues, lanes, dead-letter queues, orphans; the messages stay where they are."""
+    work_queues = list(work_queues)
+    by_lane = {lane.name: lane for lane in lanes}
+    roles: list[tuple[Any, str, QueueType]] = [
+        *(("work", queue.name, queue.kind) for queue in work_queues),
+        *(("wait", lane.name, lane.kind) for lane in by_lane.values()),
+        *dict.fromkeys(("dead", names.dead_letters(queue.family), queue.kind) for queue in work_queues),
+        *(("orphans", names.orphans(kind), kind) for kind in sorted({queue.kind for queue in work_queues})),
+    ]
+    found = counts(connection, [name for _, name, _ in roles])
+    told = management.queues() if management else {}
+    for role, name, kind in roles:
+        oldest_ms = next_ms = None
+        if role == "work":
+            oldest_ms = _seconds_as_ms(told.get(name, {}).get("head_message_timestamp"))
+        elif name in found and _is_cheap(found[name], kind):
+            with suppress(CannotLook):
+                oldest_ms, next_ms = _first(connection, name, kind, by_lane.get(name))
+        yield QueueState(
+            role=role,
+            queue=name,
+            type=kind,
+            exists=name in found,
+            ready=found[name].ready if name in found else 0,
+            consumers=found[name].consumers if name in found else 0,
+            oldest_ms=oldest_ms,
+            next_ms=next_ms,
+            **_told(told.get(name, {})),
+        )
+
+
+def _is_cheap(there: Counts, kind: QueueType) -> bool:
+    return there.ready > 0 and (kind == "classic" or there.ready <= _CHEAP)
+
+
+def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None) -> tuple[int | None, int | None]:
+    if lane is not None:
+        for task in waiting(connection, lane, limit=1):
+            return task.since_ms, task.due_ms
+        return None, None
+    with looking(connection, name, kind=kind, limit=1) as messages:
+        for seen in messages:
+            record = record_of(seen.message.headers)
+            return (record.died_at_ms or None if record else None), None
+    return None, None
+
+
+def _told(facts: dict[str, Any]) -> dict[str, Any]:
+    if not facts:
+        return {}
+    rates = facts.get("message_stats", {})
+    return {
+        "unacked": facts.get("messages_unacknowledged"),
+        "in_per_second": rates.get("publish_details", {}).get("rate", 0.0),
+        "out_per_second": rates.get("deliver_get_details", {}).get("rate", 0.0),
+    }
+
+
+def _seconds_as_ms(value: Any) -> int | None:
+    return value * 1000 if isinstance(value, int) else None

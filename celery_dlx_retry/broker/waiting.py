@@ -1,0 +1,96 @@
+"""Tasks that wait in lanes: which, for which work queue, until when; and one of them now, or never."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.broker.look import looking
+from celery_dlx_retry.core.headers import history_of
+from celery_dlx_retry.core.units import is_count
+from celery_dlx_retry.errors import Unroutable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.look import Seen
+    from celery_dlx_retry.core.topology import Lane
+
+_LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingTask:
+    """A task in a lane. ``due_ms`` is when it comes back, in ms since 1970; None if its history is lost."""
+
+    task: str
+    task_id: str
+    queue: str
+    lane: str
+    delay_ms: int
+    retry: int
+    since_ms: int | None
+    due_ms: int | None
+    error: str
+
+
+def waiting(
+    connection: Connection, lane: Lane, *, limit: int | None = None, wanted: Callable[[WaitingTask], bool] | None = None
+) -> Iterator[WaitingTask]:
+    """Who waits in a lane, the next one first; at most ``limit`` of those that are wanted."""
+    # Without a filter the first ones are enough, and nothing else is held up.
+    with looking(connection, lane.name, kind=lane.kind, limit=limit if wanted is None else None) as messages:
+        count = 0
+        for seen in messages:
+            task = waiting_task(seen, lane)
+            if wanted is None or wanted(task):
+                yield task
+                count += 1
+                if count == limit:
+                    return
+
+
+def take(
+    connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Seen, WaitingTask], None]
+) -> Iterator[tuple[WaitingTask, Unroutable | None]]:
+    """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
+
+    ``hand_over`` returns when the broker has the message in its new place. Published, confirmed, acknowledged: whoever
+    stops in between has duplicated one at most. Ids that were found are taken off ``task_ids``: a task that runs and
+    fails at once is back in its lane before we have left it, and has had its turn.
+    """
+    with looking(connection, lane.name, kind=lane.kind) as messages:
+        for seen in messages:
+            task = waiting_task(seen, lane)
+            if task.task_id not in task_ids:
+                continue
+            task_ids.remove(task.task_id)
+            try:
+                hand_over(seen, task)
+            except Unroutable as problem:
+                yield task, problem  # it keeps waiting, and the others have their turn
+                continue
+            seen.acknowledge()
+            yield task, None
+
+
+def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
+    """What the headers tell. The lane's exchange is a fanout: the routing key is the work queue."""
+    headers = seen.message.headers
+    history = history_of(headers)
+    since_ms = history[-1].at_ms if history and 0 < history[-1].at_ms <= _LAST_MS - lane.delay_ms else None
+    retries = headers.get("retries")
+    return WaitingTask(
+        task=str(headers.get("task", "")),
+        task_id=str(headers.get("id", "")),
+        queue=seen.routing_key,
+        lane=lane.name,
+        delay_ms=lane.delay_ms,
+        retry=retries if is_count(retries) else 0,
+        since_ms=since_ms,
+        # The worker wrote the time just before it published: what is told is early by that, and the return never is.
+        due_ms=None if since_ms is None else since_ms + lane.delay_ms,
+        error=history[-1].error if history else "",
+    )

@@ -1,0 +1,105 @@
+"""What became of a few that were replayed first.
+
+Known are: *died again*, for it lies in a dead-letter queue again, replayed once more; *succeeded* or *failed*, if the
+app has a result backend that keeps results by task id and the task stores its own. All else is *not known*: it may
+wait in a lane for its next retry, run, or have succeeded without a word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
+
+from celery_dlx_retry.broker.deadletters import browse, depth
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.core.deadletter import DeadMessage
+
+SUCCEEDED, DIED, FAILED, UNKNOWN = "succeeded", "died again", "failed", "not known"
+
+_POLL_SECONDS = 0.2
+# To look through a long queue costs the broker something: no more than a tenth of the time.
+_REST_PER_LOOK = 9
+
+
+@dataclass(slots=True)
+class Canaries:
+    """Those that were sent ahead, with what was known of each before."""
+
+    app: Any
+    to_queue: str | None
+    _replays: dict[str, int] = field(default_factory=dict)
+    _stored: dict[str, Any] = field(default_factory=dict)
+    _queues: set[str] = field(default_factory=set)
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    def remember(self, letters: Iterable[DeadMessage]) -> None:
+        """Note how things are before these are replayed."""
+        names = runtime_of(self.app).names
+        for letter in letters:
+            task_id = letter.record.task_id
+            self._replays[task_id] = letter.replays
+            self._stored[task_id] = self._result(task_id)
+            self._queues.add(names.dead_letters(self.to_queue or letter.record.family))
+            self.outcomes[task_id] = UNKNOWN
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Their task ids."""
+        return frozenset(self.outcomes)
+
+    def wait(self, connection: Connection, *, seconds: float) -> Counter[str]:
+        """Until all outcomes are known, or time is up; returns how many had which."""
+        deadline = time.monotonic() + seconds
+        next_look = 0.0
+        depths: dict[str, int | None] = {}
+        while True:
+            self._ask_results()
+            now = time.monotonic()
+            is_last = now >= deadline
+            found = {queue: depth(connection, queue) for queue in self._queues}
+            if is_last or (now >= next_look and found != depths):
+                self._look(connection)
+                depths, next_look = found, time.monotonic() + _REST_PER_LOOK * (time.monotonic() - now)
+            if is_last or UNKNOWN not in self.outcomes.values():
+                return Counter(self.outcomes.values())
+            time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))  # noqa: TID251 - between two looks
+
+    def _look(self, connection: Connection) -> None:
+        for queue in self._queues:
+            if depth(connection, queue) is None:
+                continue
+            for letter in browse(connection, queue):
+                task_id = letter.record.task_id
+                if task_id in self.outcomes and letter.replays > self._replays[task_id]:
+                    self.outcomes[task_id] = DIED
+
+    def _ask_results(self) -> None:
+        for task_id, outcome in self.outcomes.items():
+            result = self._result(task_id)
+            if outcome != UNKNOWN or result is None or result == self._stored[task_id]:
+                continue
+            if result[0] == "SUCCESS":
+                self.outcomes[task_id] = SUCCEEDED
+            elif result[0] in {"FAILURE", "REVOKED"}:
+                self.outcomes[task_id] = FAILED
+
+    def _result(self, task_id: str) -> tuple[str, str] | None:
+        backend = self.app.backend
+        if isinstance(backend, (DisabledBackend, RPCBackend)) or backend.serializer == "pickle":
+            return None  # nobody knows; or only whoever sent it; or a pickle would be opened
+        try:
+            stored = backend.get_task_meta(task_id, cache=False)
+        except Exception:  # noqa: BLE001 - any backend, with errors of its own; then its word is missing
+            return None
+        return str(stored.get("status")), str(stored.get("date_done"))

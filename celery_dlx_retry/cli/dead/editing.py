@@ -1,0 +1,161 @@
+"""``celery dlx dead edit``: other arguments for a dead letter, and the first ones back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.utils.saferepr import saferepr
+
+from celery_dlx_retry.broker.moves import rewrite
+from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.dead.selection import Selection
+from celery_dlx_retry.cli.output import json_line, json_option, one_sentence, printable, yes_option
+from celery_dlx_retry.core.letterfilter import LetterFilter
+from celery_dlx_retry.core.payload import edited, payload_of, restored
+from celery_dlx_retry.errors import Unfitting
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.core.message import Message
+    from celery_dlx_retry.core.payload import Payload
+
+
+@click.command("edit")
+@click.argument("task_id")
+@click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Look only into this work queue's.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="This argument, instead of an editor.")
+@click.option("--undo", is_flag=True, help="Bring back what it was before the first edit.")
+@click.option("--no-check", is_flag=True, help="Do not ask the task's signature, which may not be known here.")
+@yes_option
+@json_option
+@click.pass_context
+def edit_dead(  # noqa: PLR0913 - one per option
+    ctx: click.Context,
+    task_id: str,
+    queues: tuple[str, ...],
+    changes: tuple[str, ...],
+    *,
+    undo: bool,
+    no_check: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Change the arguments of a dead letter; the first ones are kept in its header. It stays dead."""
+    if undo and changes:
+        raise click.UsageError("Give --set or --undo, not both.")
+    app = ctx.obj.app
+    selection = Selection(app=app, named=queues, chosen=LetterFilter(ids=frozenset([task_id])))
+    with one_sentence():
+        found = _found(app, selection)
+        if found is None:
+            click.echo(f"No dead letter has the task id {printable(task_id)}.", err=True)
+            ctx.exit(1)
+        if undo:
+            changed = restored(found.message)
+        else:
+            payload = payload_of(found.message)
+            wanted = _set(app, found, payload, changes) if changes else _in_editor(payload)
+            if wanted == payload:
+                click.echo("Nothing was changed.")
+                return
+            if not no_check:
+                _check(app, found, wanted)
+            changed = edited(found.message, wanted, argsrepr=saferepr(wanted.args), kwargsrepr=saferepr(wanted.kwargs))
+        if not yes:
+            click.confirm(f"Change {printable(task_id)} in {found.queue}?", abort=True)
+        count = _swap(app, found, changed)
+    outcome = "restored" if undo else "edited"
+    if as_json:
+        json_line({"task_id": task_id, "queue": found.queue, outcome: count})
+    else:
+        click.echo(f"{outcome} {printable(task_id)}" if count else "It is not there any more, or somebody changed it.")
+    if not count:
+        ctx.exit(1)
+
+
+def _found(app: Any, selection: Selection) -> DeadMessage | None:
+    with app.connection_for_read() as connection:
+        letters = list(selection.letters(connection))
+    return letters[0] if letters else None
+
+
+def _swap(app: Any, found: DeadMessage, changed: Message) -> int:
+    """Whoever edits takes minutes, and holds nothing meanwhile: what changed since is left alone."""
+    count = 0
+    publisher = runtime_of(app).publisher
+
+    def is_the_same(letter: DeadMessage) -> bool:
+        return letter.record == found.record and letter.message.body == found.message.body
+
+    try:
+        with (
+            app.connection_for_read() as connection,
+            closing(
+                rewrite(connection, found.queue, publisher=publisher, wanted=is_the_same, change=lambda _: changed)
+            ) as rewritten,
+        ):
+            count = sum(1 for _ in rewritten)
+    finally:
+        audit("dead edit", edited=count, task_id=found.record.task_id, queue=found.queue)
+    return count
+
+
+def _in_editor(payload: Payload) -> Payload:
+    text = json.dumps({"args": payload.args, "kwargs": payload.kwargs}, indent=2, ensure_ascii=False) + "\n"
+    written = click.edit(text, extension=".json", require_save=False)
+    try:
+        found = json.loads(written or "")
+        args, kwargs = found["args"], found["kwargs"]
+    except (ValueError, TypeError, KeyError) as exc:
+        raise click.ClickException('What you wrote is not {"args": […], "kwargs": {…}}. Nothing was changed.') from exc
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise click.ClickException("args must be a list, and kwargs an object. Nothing was changed.")
+    return replace(payload, args=args, kwargs=kwargs)
+
+
+def _set(app: Any, found: DeadMessage, payload: Payload, changes: tuple[str, ...]) -> Payload:
+    args, kwargs = list(payload.args), dict(payload.kwargs)
+    positions = _positions(app, found)
+    for change in changes:
+        name, equals, written = change.partition("=")
+        try:
+            value = json.loads(written)
+        except ValueError as exc:
+            raise click.UsageError(
+                f"--set {name}{equals}…: after the = there must be JSON, as in name='\"text\"'."
+            ) from exc
+        position = int(name) if name.isdecimal() else positions.get(name)
+        if position is not None and name not in kwargs and position < len(args):
+            args[position] = value
+        elif name.isdecimal():
+            raise click.UsageError(f"--set {name}=…: it has {len(args)} positional arguments, counted from 0.")
+        else:
+            kwargs[name] = value
+    return replace(payload, args=args, kwargs=kwargs)
+
+
+def _positions(app: Any, found: DeadMessage) -> dict[str, int]:
+    """Where the task takes each argument, by its name; not known of a task that is not registered here."""
+    task = app.tasks.get(found.record.task)
+    if task is None:
+        return {}
+    parameters = inspect.signature(task.run).parameters.values()
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {one.name: number for number, one in enumerate(parameters) if one.kind in by_position}
+
+
+def _check(app: Any, found: DeadMessage, payload: Payload) -> None:
+    name = found.record.task
+    task = app.tasks.get(name)
+    if task is None:
+        raise Unfitting(task=name, problem="it is not registered in this app, so nobody knows (or say --no-check)")
+    try:
+        inspect.signature(task.run).bind(*payload.args, **payload.kwargs)
+    except TypeError as exc:
+        raise Unfitting(task=name, problem=str(exc)) from exc

@@ -1,0 +1,105 @@
+"""``celery dlx dead list`` and ``dead groups``."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_dlx_retry.cli.dead.selection import selects
+from celery_dlx_retry.cli.output import json_line, json_option, printable, table, time_of
+from celery_dlx_retry.core.deadletter import facts_of
+from celery_dlx_retry.core.groups import grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from celery_dlx_retry.cli.dead.selection import Selection
+    from celery_dlx_retry.core.deadletter import DeadMessage
+
+_SORTS: dict[str, Callable[[DeadMessage], Any]] = {
+    "died": lambda letter: letter.record.died_at_ms,
+    "task": lambda letter: letter.record.task,
+    "error": lambda letter: (letter.record.error_type, letter.record.error),
+    "reason": lambda letter: str(letter.record.reason),
+    "attempts": lambda letter: letter.record.attempts,
+    "queue": lambda letter: letter.record.queue,
+}
+
+
+@click.command("list")
+@selects
+@click.option("--sort", type=click.Choice(list(_SORTS)), help="By this; otherwise as they lie, oldest first.")
+@click.option("--reverse", is_flag=True, help="With --sort: the last first.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
+@json_option
+def list_dead(
+    _ctx: click.Context, selection: Selection, *, sort: str | None, limit: int, reverse: bool, as_json: bool
+) -> None:
+    """Show dead letters; they stay where they are."""
+    counted = _Counted()
+    with selection.reading() as letters:
+        found = counted(letters)
+        if sort:
+            # No more than the limit is ever in memory.
+            choose = heapq.nlargest if reverse else heapq.nsmallest
+            shown: Iterable[DeadMessage] = choose(limit, found, key=_SORTS[sort])
+        else:
+            shown = (letter for number, letter in enumerate(found, start=1) if number <= limit)
+        for letter in shown:
+            json_line(facts_of(letter)) if as_json else click.echo(_text(letter))
+    if not as_json:
+        more = f", {limit} shown" if counted.count > limit else ""
+        click.echo(f"{counted.count} dead {'letter' if counted.count == 1 else 'letters'}{more}")
+
+
+@click.command("groups")
+@selects
+@json_option
+def group_dead(_ctx: click.Context, selection: Selection, *, as_json: bool) -> None:
+    """Count dead letters by what failed where: exception type and innermost frame of your own code."""
+    with selection.reading() as letters:
+        groups = grouped(letters)
+    if as_json:
+        for group in groups:
+            json_line(group.facts)
+        return
+    rows = [
+        (
+            group.fingerprint.group,
+            group.count,
+            group.fingerprint.error,
+            group.fingerprint.where,
+            time_of(group.first_ms),
+            time_of(group.last_ms),
+            group.sample_id,
+        )
+        for group in groups
+    ]
+    table(("group", "count", "error", "where", "first died", "last died", "sample"), rows)
+
+
+class _Counted:
+    """Passes letters on and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, letters: Iterable[DeadMessage]) -> Iterator[DeadMessage]:
+        for letter in letters:
+            self.count += 1
+            yield letter
+
+
+def _text(letter: DeadMessage) -> str:
+    record = letter.record
+    waits = " ".join(f"{failure.delay_ms / 1000:g}s" for failure in letter.history if failure.delay_ms is not None)
+    error = f"{record.error_type}: {record.error}".strip(": ").splitlines()
+    where = f"queue {record.queue or '-'}, worker {record.worker or '-'}, group {letter.fingerprint.group}"
+    lines = (
+        f"{time_of(record.died_at_ms)}  {record.reason!s:<12} {record.task} {record.task_id}",
+        f"    {error[0] if error else '-'}",
+        f"    attempts {record.attempts}, waited {waits or '-'}, {where}",
+    )
+    return "\n".join(printable(line) for line in lines)

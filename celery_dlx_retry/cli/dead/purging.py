@@ -1,0 +1,54 @@
+"""``celery dlx dead purge``: delete dead letters for good."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from celery_dlx_retry.broker.moves import discard
+from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.dead.selection import selects
+from celery_dlx_retry.cli.output import json_line, json_option, one_sentence, progress, yes_option
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.cli.dead.selection import Selection
+
+
+@click.command("purge")
+@click.argument("task_ids", nargs=-1)
+@selects
+@click.option("--all", "everything", is_flag=True, help="All of them, instead of ids or filters.")
+@yes_option
+@json_option
+def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, yes: bool, as_json: bool) -> None:
+    """Delete dead letters for good; export them first if you may want them back."""
+    if selection.is_everything != everything:
+        raise click.UsageError("Give task ids, filters, or --all.")
+    purged = 0
+    missing = set(selection.chosen.ids)
+    with one_sentence(), ctx.obj.app.connection_for_read() as connection:
+        if not yes:
+            with progress("reading", selection.total(connection)) as step:
+                count = sum(1 for _ in selection.letters(connection, step))
+            if count:
+                click.confirm(f"Delete {count} dead letters for good?", abort=True)
+        queues = selection.queues(connection)
+        try:
+            with progress("deleting", sum(queues.values())) as step:
+                for queue in queues:
+                    with closing(discard(connection, queue, wanted=selection.wanted)) as discarded:
+                        for letter in discarded:
+                            step()
+                            purged += 1
+                            missing.discard(letter.record.task_id)
+        finally:
+            audit("dead purge", purged=purged, queues=",".join(queues))
+    if as_json:
+        json_line({"purged": purged, "not_found": sorted(missing)})
+    else:
+        click.echo(f"{purged} purged")
+    if missing:
+        click.echo(f"{len(missing)} not found", err=True)
+        ctx.exit(1)

@@ -1,0 +1,153 @@
+"""One run of a replay: its passes over the queues, its pace, and what it has to tell."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_dlx_retry.broker.deadletters import PAGE
+from celery_dlx_retry.broker.moves import replay
+from celery_dlx_retry.cli.output import json_line, printable
+from celery_dlx_retry.core.payload import detached, payload_of
+from celery_dlx_retry.errors import Unreadable
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.cli.dead.selection import Selection
+    from celery_dlx_retry.core.amounts import Pace
+    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.errors import DLXError
+
+# RabbitMQ closes the channel of who holds a message for longer than its consumer_timeout, half an hour by default. So
+# after a while all that is held is given back, and the queues are read anew.
+_PASS_SECONDS = 600.0
+
+_EFFECTS = {
+    "chord": "{} belong to a chord: one that has counted their failure does not take it back.",
+    "callbacks": "{} have links, which are called when they succeed.",
+    "errbacks": "{} have error links, which are called again if they fail again.",
+    "chain": "{} are part of a chain, which goes on when they succeed.",
+}
+
+
+class ReplayRun:
+    """What was moved, what was not, and what that means."""
+
+    def __init__(
+        self, selection: Selection, *, to_queue: str | None, detach: bool, pace: Pace | None, as_json: bool
+    ) -> None:
+        self._selection, self.to_queue, self._detach = selection, to_queue, detach
+        self._pace, self._as_json = pace, as_json
+        self.replayed = self.kept = 0
+        self.missing = set(selection.chosen.ids)
+        self._links: Counter[str] = Counter()
+        #: What this run has moved, in few bytes each: if it dies again meanwhile, it is not for this run.
+        self._done: set[int] = set()
+        self._only: frozenset[str] | None = None
+
+    def go(
+        self,
+        connection: Connection,
+        step: Callable[[], None] = lambda: None,
+        *,
+        only: frozenset[str] | None = None,
+    ) -> None:
+        """Move all that are meant, or ``only`` these of them."""
+        self._only = only
+        before = frozenset(self._done)
+        while not self._is_done_after_a_pass(connection, step, before):
+            before = frozenset(self._done)
+
+    def note(self, letter: DeadMessage) -> None:
+        """Remember what follows from replaying it."""
+        self.missing.discard(letter.record.task_id)
+        if self._detach:
+            return
+        try:
+            self._links.update(payload_of(letter.message).links)
+        except Unreadable:
+            self._links["unknown"] += 1
+
+    def forget(self) -> None:
+        """It was only a plan."""
+        self._links.clear()
+        self.missing = set(self._selection.chosen.ids)
+
+    def effects(self) -> list[str]:
+        """What it does to chords, links and results."""
+        return [text.format(self._links[name]) for name, text in _EFFECTS.items() if self._links[name]]
+
+    def say(self, event: str, letter: DeadMessage, problem: DLXError | None = None) -> None:
+        """One line about one letter."""
+        task_id, queue = letter.record.task_id, self.to_queue or letter.record.queue
+        facts = {"event": event, "task_id": task_id, "task": letter.record.task, "queue": queue}
+        if problem is not None:
+            facts["problem"] = str(problem)
+        self.tell(facts, f"{event} {task_id} to {queue}" if problem is None else f"{event} {task_id}: {problem}")
+
+    def tell(self, facts: Mapping[str, Any], text: str) -> None:
+        """In JSON or in words."""
+        if self._as_json:
+            json_line(facts)
+        else:
+            click.echo(printable(text))
+
+    def _is_done_after_a_pass(self, connection: Connection, step: Callable[[], None], before: frozenset[int]) -> bool:
+        until = time.monotonic() + _PASS_SECONDS
+
+        def wanted(letter: DeadMessage) -> bool:
+            task_id = letter.record.task_id
+            is_meant = (
+                self._selection.wanted(letter)
+                and (self._only is None or task_id in self._only)
+                and hash(task_id) not in before
+            )
+            if is_meant:
+                self._keep_pace()
+            return is_meant
+
+        for queue in self._selection.queues(connection):
+            with closing(
+                replay(
+                    connection,
+                    queue,
+                    publisher=runtime_of(self._selection.app).publisher,
+                    wanted=wanted,
+                    to_queue=self.to_queue,
+                    change=detached if self._detach else None,
+                    page=self._page,
+                )
+            ) as moved:
+                for letter, problem in moved:
+                    step()
+                    self._count(letter, problem)
+                    if time.monotonic() > until:
+                        return False
+        return True
+
+    @property
+    def _page(self) -> int:
+        """No more than a minute's worth: what waits for its turn is held, too."""
+        return PAGE if self._pace is None else max(1, min(PAGE, int(self._pace.per_second * 60)))
+
+    def _count(self, letter: DeadMessage, problem: DLXError | None) -> None:
+        self._done.add(hash(letter.record.task_id))
+        self.note(letter)
+        if problem is None:
+            self.replayed += 1
+            self.say("replayed", letter)
+        else:
+            self.kept += 1
+            self.say("kept", letter, problem)
+
+    def _keep_pace(self) -> None:
+        if self._pace is not None:
+            time.sleep(self._pace.seconds_to_wait(time.monotonic()))  # noqa: TID251 - that is what a rate is

@@ -1,0 +1,151 @@
+"""Which dead letters a command is about: the options that all commands share, and the letters that they choose."""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from celery_dlx_retry.broker.deadletters import browse, depth
+from celery_dlx_retry.cli.output import one_sentence, progress
+from celery_dlx_retry.core.amounts import age_ms
+from celery_dlx_retry.core.letterfilter import LetterFilter
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.errors import Missing
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.core.deadletter import DeadMessage
+
+
+Parsed = TypeVar("Parsed")
+
+
+def amount(
+    parse: Callable[[str], Parsed | None], wanted: str
+) -> Callable[[click.Context, click.Parameter, str | None], Parsed | None]:
+    """The callback of an option that takes an age, a rate or a share."""
+
+    def convert(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Parsed | None:
+        found = None if value is None else parse(value)
+        if value is not None and found is None:
+            raise click.BadParameter(f"{value!r} is not {wanted}.")
+        return found
+
+    return convert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The dead-letter queues to look into, and the letters that are meant."""
+
+    app: Any
+    #: The work queues that were named; none: all that the app knows.
+    named: tuple[str, ...]
+    chosen: LetterFilter
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nobody said which letters of those queues."""
+        return self.chosen.is_empty
+
+    def wanted(self, letter: DeadMessage) -> bool:
+        """Whether a letter is meant."""
+        names = runtime_of(self.app).names
+        if self.named and "{queue}" not in names.dead_letter_queue and letter.queue == names.dead_letter_queue:
+            # Several work queues share it.
+            return bool({letter.record.queue, letter.record.family} & set(self.named)) and self.chosen(letter)
+        return self.chosen(letter)
+
+    def queues(self, connection: Connection) -> dict[str, int]:
+        """The dead-letter queues that there are, with their depths; those that were named have to be there."""
+        names = runtime_of(self.app).names
+        orphans = [names.orphans("classic"), names.orphans("quorum")]
+        if self.named:
+            all_of_them = [name if name in orphans else names.dead_letters(name) for name in self.named]
+        else:
+            work = self.app.amqp.queues.values()
+            all_of_them = [*(names.dead_letters(queue.alias or queue.name) for queue in work), *orphans]
+        found: dict[str, int] = {}
+        for name in dict.fromkeys(all_of_them):
+            lying = depth(connection, name)
+            if lying is not None:
+                found[name] = lying
+            elif self.named:
+                raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
+        if not found:
+            raise Missing(kind="dead-letter queue", name=all_of_them[0], cure="It is made when a worker starts.")
+        return found
+
+    def letters(
+        self, connection: Connection, step: Callable[[], None] = lambda: None
+    ) -> Generator[DeadMessage, None, None]:
+        """Those that are meant, queue by queue; all are read, for a quorum queue puts what was read behind the rest."""
+        for queue in self.queues(connection):
+            for letter in browse(connection, queue):
+                step()
+                if self.wanted(letter):
+                    yield letter
+
+    @contextmanager
+    def reading(self) -> Iterator[Iterator[DeadMessage]]:
+        """Those that are meant, over a connection of their own, with a progress bar."""
+        with (
+            one_sentence(),
+            self.app.connection_for_read() as connection,
+            progress("reading", self.total(connection)) as step,
+        ):
+            yield self.letters(connection, step)
+
+    def total(self, connection: Connection) -> int:
+        """How many there are to be read."""
+        return sum(self.queues(connection).values())
+
+
+_age = amount(age_ms, "an age: 90s, 30m, 2h, 7d or 2w")
+_OPTIONS = (
+    click.option(
+        "--queue", "-q", "queues", multiple=True, metavar="NAME", help="Only of this work queue (or orphans)."
+    ),
+    click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only of this task; * stands for anything."),
+    click.option("--reason", "reasons", multiple=True, type=click.Choice([str(one) for one in Reason])),
+    click.option("--exception", "exceptions", multiple=True, metavar="TYPE", help="Only of this type, as KeyError."),
+    click.option("--text", default="", help="Only with this in error, traceback or arguments."),
+    click.option("--older-than", callback=_age, metavar="AGE", help="Only what died longer ago: 90s, 30m, 2h, 7d, 2w."),
+    click.option("--newer-than", callback=_age, metavar="AGE", help="Only what died since."),
+    click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only of this group; see dead groups."),
+)
+
+
+def selects(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose letters, and what they choose as ``selection``."""
+
+    @functools.wraps(command)
+    def with_selection(ctx: click.Context, **options: Any) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        older, newer = options.pop("older_than"), options.pop("newer_than")
+        chosen = LetterFilter(
+            ids=frozenset(options.pop("task_ids", ())),
+            tasks=options.pop("tasks"),
+            reasons=options.pop("reasons"),
+            exceptions=options.pop("exceptions"),
+            groups=options.pop("groups"),
+            text=options.pop("text"),
+            died_before_ms=None if older is None else now_ms - older,
+            died_after_ms=None if newer is None else now_ms - newer,
+        )
+        selection = Selection(app=ctx.obj.app, named=options.pop("queues"), chosen=chosen)
+        command(ctx, selection=selection, **options)
+
+    decorated: Callable[..., None] = click.pass_context(with_selection)
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated

@@ -1,0 +1,191 @@
+"""``celery dlx doctor``: what bites in this app and this broker."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict, replace
+from datetime import timedelta
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_dlx_retry.broker.drift import find
+from celery_dlx_retry.broker.management import definition_of
+from celery_dlx_retry.broker.permissions import forbidden
+from celery_dlx_retry.cli.output import counted, json_line, json_option, table
+from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting
+from celery_dlx_retry.core.backoff import as_policy
+from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
+from celery_dlx_retry.core.findings import findings
+from celery_dlx_retry.worker.task import DLXRetryTask
+
+if TYPE_CHECKING:
+    from kombu.entity import Queue
+
+    from celery_dlx_retry.cli.target import Target
+
+_TRANSIENT = {1, "1", "transient"}
+
+
+@click.command()
+@queues_option
+@management_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, queue_names: str | None, management_url: str | None, *, as_json: bool) -> None:
+    """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all that is found is information."""
+    app = ctx.obj.app
+    app.loader.import_default_modules()
+    if is_rabbitmq(app):
+        with targeting(ctx, queue_names, management_url) as target:
+            facts = _facts(target)
+    else:
+        facts = Facts(transport=app.connection_for_read().transport.driver_type, product="", tasks=_tasks(app))
+    found = findings(facts)
+    if as_json:
+        for finding in found:
+            json_line(asdict(finding))
+    elif found:
+        table(
+            ("severity", "code", "fact", "consequence", "cure"),
+            [(it.severity, it.code, it.fact, it.consequence, it.cure) for it in found],
+        )
+    grave = [finding for finding in found if finding.severity != "info"]
+    if not as_json:
+        click.echo(counted(len(grave), "finding") if grave else "Nothing that bites.")
+    if grave:
+        ctx.exit(1)
+
+
+def _facts(target: Target) -> Facts:
+    app, conf, runtime = target.app, target.app.conf, target.runtime
+    properties = target.connection.connection.server_properties
+    drifts = list(find(target.connection, target.plan, target.management))
+    ours = {queue.name for queue in target.plan.queues}
+    return Facts(
+        transport="amqp",
+        product=str(properties.get("product", "")),
+        version=_version(str(properties.get("version", ""))),
+        tasks=_tasks(app),
+        queues=_queues(target),
+        consumed_by_mistake=tuple(
+            queue.name for queue in target.queues if queue.name in ours or target.names.lane_of(queue.name)
+        ),
+        confirm_publish=bool((conf.broker_transport_options or {}).get("confirm_publish")),
+        transient_messages=conf.task_default_delivery_mode in _TRANSIENT,
+        detects_quorum=bool(conf.get("worker_detect_quorum_queues", True)),
+        prefetch_multiplier=int(conf.worker_prefetch_multiplier),
+        longest_wait_ms=max([*runtime.exact_lanes, *_jittered_ms(app)]),
+        result_expires_ms=_result_expires_ms(conf),
+        countdowns=tuple(_countdowns(conf)),
+        declares=runtime.settings.declare,
+        forbidden=tuple(
+            forbidden(
+                target.connection,
+                target.names,
+                work_queues=target.work_queues,
+                declares=runtime.settings.declare,
+            )
+        ),
+        missing=tuple(drift.name for drift in drifts if drift.kind == "missing"),
+        differences=tuple(drift.fact for drift in drifts if drift.kind in {"mismatch", "unbound", "policy"}),
+        no_management=target.no_management,
+    )
+
+
+def _tasks(app: Any) -> tuple[TaskFacts, ...]:
+    return tuple(
+        TaskFacts(
+            name=task.name,
+            is_ours=isinstance(task, DLXRetryTask),
+            acks_late=bool(task.acks_late),
+            reject_on_worker_lost=bool(task.reject_on_worker_lost),
+            retries=bool(getattr(task, "autoretry_for", ())) or _calls_retry(task),
+            waits_ms=tuple(_waits_ms(task)),
+            time_limit_ms=_ms(task.time_limit or app.conf.task_time_limit),
+        )
+        for name, task in sorted(app.tasks.items())
+        if not name.startswith("celery.")
+    )
+
+
+def _waits_ms(task: Any) -> list[int]:
+    """The waits that its options name."""
+    waits = [task.default_retry_delay, (getattr(task, "retry_kwargs", None) or {}).get("countdown")]
+    if getattr(task, "retry_backoff", False):
+        waits.append(getattr(task, "retry_backoff_max", 600))
+    return [ms for wait in waits if (ms := _ms(wait)) is not None]
+
+
+def _calls_retry(task: Any) -> bool:
+    """Whether its body says ``.retry`` anywhere."""
+    body = inspect.unwrap(getattr(task, "_orig_run", task.run))
+    code = getattr(body, "__code__", None)
+    return isinstance(code, CodeType) and "retry" in _names_in(code)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _jittered_ms(app: Any) -> list[int]:
+    """What policies with jitter may come to, which no lane announces."""
+    policies = [as_policy(task.policy) for task in app.tasks.values() if getattr(task, "policy", None) is not None]
+    return [ms for policy in policies if policy.jitter for ms in replace(policy, jitter=None).known_delays_ms()]
+
+
+def _queues(target: Target) -> tuple[WorkQueueFacts, ...]:
+    told = target.management.queues() if target.management else {}
+    return tuple(
+        WorkQueueFacts(
+            name=queue.name,
+            kind=work_queue.kind,
+            durable=bool(told.get(queue.name, {}).get("durable", queue.durable)),
+            transient=queue.exchange.delivery_mode in _TRANSIENT,
+            arguments=_arguments(queue, told.get(queue.name, {})),
+        )
+        for queue, work_queue in zip(target.queues, target.work_queues, strict=True)
+        if not queue.alias  # a broadcast queue is meant to be of the moment
+    )
+
+
+def _arguments(queue: Queue, told: dict[str, Any]) -> dict[str, Any]:
+    given = {
+        "message-ttl": None if queue.message_ttl is None else int(queue.message_ttl * 1000),
+        "max-length": queue.max_length,
+        "max-length-bytes": queue.max_length_bytes,
+    }
+    named = {**(queue.queue_arguments or {}), **told.get("arguments", {})}
+    return {
+        **{key: value for key, value in given.items() if value is not None},
+        **definition_of(told),
+        **{key.removeprefix("x-"): value for key, value in named.items()},
+    }
+
+
+def _countdowns(conf: Any) -> list[tuple[str, int]]:
+    found = []
+    for name, entry in (conf.beat_schedule or {}).items():
+        options = (entry.get("options") if isinstance(entry, dict) else None) or {}
+        if (ms := _ms(options.get("countdown"))) is not None:
+            found.append((str(name), ms))
+    return found
+
+
+def _result_expires_ms(conf: Any) -> int | None:
+    if not conf.result_backend or conf.task_ignore_result:
+        return None
+    return _ms(conf.result_expires) or None
+
+
+def _ms(value: Any) -> int | None:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    return int(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _version(text: str) -> tuple[int, ...]:
+    numbers = text.partition("-")[0].partition("+")[0].split(".")
+    return tuple(int(number) for number in numbers if number.isdecimal())

@@ -1,0 +1,170 @@
+"""``celery dlx status`` and ``celery dlx watch``: what works, waits, is dead, and when the next one wakes up."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_dlx_retry.broker.state import states
+from celery_dlx_retry.cli.output import counted, drawn, is_terminal, json_line, json_option, table, time_of
+from celery_dlx_retry.cli.target import management_option, note, queues_option, targeting
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.broker.state import QueueState
+    from celery_dlx_retry.cli.target import Target
+    from celery_dlx_retry.core.topology import Lane
+
+_COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
+# Without the HTTP API lanes are found by asking for each possible one: not every second.
+_LANES_SECONDS = 60.0
+
+
+@click.command()
+@queues_option
+@management_option
+@click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
+@json_option
+@click.pass_context
+def status(
+    ctx: click.Context, queue_names: str | None, management_url: str | None, *, everything: bool, as_json: bool
+) -> None:
+    """Show work queues, lanes, dead letters and orphans; the messages stay where they are."""
+    with targeting(ctx, queue_names, management_url) as target:
+        found = _states(target, target.lanes())
+    if as_json:
+        for state in found:
+            json_line(asdict(state))
+        return
+    table(_COLUMNS, _rows(found, everything=everything))
+    click.echo(_summary(found))
+    if not target.management:
+        note(f"unacked messages and rates are not known. {target.no_management}")
+
+
+@click.command()
+@queues_option
+@management_option
+@click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@json_option
+@click.pass_context
+def watch(  # noqa: PLR0913 - one per option
+    ctx: click.Context,
+    queue_names: str | None,
+    management_url: str | None,
+    *,
+    everything: bool,
+    interval: float,
+    as_json: bool,
+) -> None:
+    """Show the status again and again, until Ctrl-C; also while the broker is down."""
+    with ExitStack() as stack:
+        live = None if as_json or not is_terminal() else _live(stack)
+
+        def show(found: list[QueueState]) -> None:
+            if as_json:
+                for state in found:
+                    json_line({**asdict(state), "at_ms": _now_ms()})
+            elif live is None:
+                table(_COLUMNS, _rows(found, everything=everything))
+                click.echo(_summary(found))
+            else:
+                live.update(drawn(_COLUMNS, _rows(found, everything=everything), title=_summary(found)), refresh=True)
+
+        try:
+            while True:
+                try:
+                    with targeting(ctx, queue_names, management_url) as target:
+                        _refresh(target, show, interval)
+                except click.UsageError:  # noqa: PERF203 - a loop because of what is caught
+                    raise
+                except click.ClickException as problem:
+                    if live is None:
+                        click.echo(problem.format_message(), err=True)
+                    else:
+                        live.update(problem.format_message(), refresh=True)
+                    _wait(interval)
+        except KeyboardInterrupt:
+            return
+
+
+def _refresh(target: Target, show: Any, interval: float) -> None:
+    lanes: list[Lane] = []
+    known_until = 0.0
+    while True:
+        if target.management or time.monotonic() > known_until:
+            lanes, known_until = target.lanes(), time.monotonic() + _LANES_SECONDS
+        show(_states(target, lanes))
+        _wait(interval)
+
+
+def _states(target: Target, lanes: list[Lane]) -> list[QueueState]:
+    return list(
+        states(
+            target.connection,
+            target.names,
+            work_queues=target.work_queues,
+            lanes=lanes,
+            management=target.management,
+        )
+    )
+
+
+def _rows(found: list[QueueState], *, everything: bool) -> list[tuple[object, ...]]:
+    return [
+        (
+            state.role,
+            state.queue,
+            state.ready if state.exists else "missing",
+            state.unacked,
+            state.consumers,
+            _rate(state.in_per_second),
+            _rate(state.out_per_second),
+            state.oldest_ms and time_of(state.oldest_ms),
+            state.next_ms and time_of(state.next_ms),
+        )
+        for state in found
+        if everything or state.role != "wait" or state.ready
+    ]
+
+
+def _summary(found: list[QueueState]) -> str:
+    totals = {role: sum(it.ready for it in found if it.role == role) for role in ("work", "wait", "dead", "orphans")}
+    due = min((state.next_ms for state in found if state.next_ms is not None), default=None)
+    lanes = sum(1 for state in found if state.role == "wait" and state.ready)
+    text = (
+        f"{totals['work']} to work, {totals['wait']} waiting in {counted(lanes, 'lane')}, {totals['dead']} dead, "
+        f"{counted(totals['orphans'], 'orphan')}"
+    )
+    if due is None:
+        return text
+    return f"{text}; next wake-up {time_of(due)} UTC, in {max(0, due - _now_ms()) / 1000:.0f} s"
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _live(stack: ExitStack) -> Any:
+    from rich.live import Live  # noqa: PLC0415 - an extra
+
+    return stack.enter_context(Live(auto_refresh=False))
+
+
+def _wait(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: TID251 - the pace that was asked for
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

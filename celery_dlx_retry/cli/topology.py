@@ -1,0 +1,226 @@
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: what stands on the broker, and what should."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+from amqp.exceptions import AMQPError
+from kombu.exceptions import KombuError
+
+from celery_dlx_retry.broker.declare import declare as make_stand
+from celery_dlx_retry.broker.drift import find
+from celery_dlx_retry.broker.lanes import prune as prune_lanes
+from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.broker.management import definition_of
+from celery_dlx_retry.broker.queues import make_sure
+from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
+from celery_dlx_retry.cli.target import connect, management_option, note, queues_of, queues_option, targeting
+from celery_dlx_retry.core import plan as plans
+from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_dlx_retry.cli.target import Target
+    from celery_dlx_retry.core.topology import Topology
+
+_FORMATS: dict[str, Callable[[Topology, str], str]] = {
+    "mermaid": lambda topology, _vhost: plans.mermaid(topology),
+    "rabbitmqctl": lambda topology, vhost: plans.rabbitmqctl(topology, vhost=vhost),
+    "definitions": lambda topology, vhost: json.dumps(plans.definitions(topology, vhost=vhost), indent=2),
+    "terraform": lambda topology, vhost: plans.terraform(topology, vhost=vhost),
+}
+
+
+@click.command()
+@queues_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *_FORMATS]),
+    default="table",
+    show_default=True,
+    help="In whose words.",
+)
+@json_option
+@click.pass_context
+def plan(ctx: click.Context, queue_names: str | None, form: str, *, as_json: bool) -> None:
+    """Show what a worker would declare; nothing is changed."""
+    app = ctx.obj.app
+    with one_sentence():
+        queues = queues_of(app, queue_names)
+        runtime = runtime_of(app)
+        with app.connection_for_read() as connection:
+            vhost = connection.virtual_host or "/"
+            try:
+                connect(connection)
+                runtime.learn_kinds(connection, queues)
+            except (AMQPError, KombuError, OSError):
+                note("the broker does not answer; a queue whose arguments name no type is taken for a classic one.")
+        topology = runtime.plan(queues)
+    if as_json:
+        for fact in plans.facts(topology):
+            json_line(fact)
+    elif form == "table":
+        table(("object", "name", "details"), plans.rows(topology))
+    else:
+        click.echo(_FORMATS[form](topology, vhost))
+
+
+@click.command()
+@queues_option
+@management_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, queue_names: str | None, management_url: str | None, *, as_json: bool) -> None:
+    """Compare what stands on the broker with the plan; nothing is changed. Exit code 1 if anything differs."""
+    with targeting(ctx, queue_names, management_url) as target:
+        found = list(find(target.connection, target.plan, target.management))
+    differences = [drift for drift in found if drift.kind != "unchecked"]
+    if as_json:
+        for drift in found:
+            json_line(asdict(drift))
+    elif found:
+        table(("drift", "object", "name", "fact", "cure"), [tuple(asdict(drift).values()) for drift in found])
+    if not target.management:
+        note(f"bindings and policies are not checked. {target.no_management}")
+    if not as_json:
+        click.echo(counted(len(differences), "difference") if differences else "All of it stands.")
+    if differences:
+        ctx.exit(1)
+
+
+@click.command()
+@queues_option
+@click.pass_context
+def declare(ctx: click.Context, queue_names: str | None) -> None:
+    """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
+    with targeting(ctx, queue_names, None) as target:
+        for queue in target.queues:
+            make_sure(target.connection, queue)
+        target.runtime.learn_kinds(target.connection, target.queues)
+        topology = target.plan
+        make_stand(target.connection, topology)
+    facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
+    audit("declare", prefix=target.names.prefix, **facts)
+    click.echo("All of it stands.")
+
+
+@click.command()
+@queues_option
+@management_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["rabbitmqctl", "http"]),
+    default="rabbitmqctl",
+    show_default=True,
+    help="On the broker's host, or with curl.",
+)
+@json_option
+@click.pass_context
+def policy(
+    ctx: click.Context, queue_names: str | None, management_url: str | None, form: str, *, as_json: bool
+) -> None:
+    """Print the commands that attach a dead-letter exchange to work queues that exist; nothing is changed."""
+    with targeting(ctx, queue_names, management_url) as target:
+        found = list(_policies(target))
+    url = target.management.url if target.management else "http://localhost:15672"
+    user = target.connection.userid or "guest"
+    command = (
+        DeadLetterPolicy.rabbitmqctl if form == "rabbitmqctl" else partial(DeadLetterPolicy.http, url=url, user=user)
+    )
+    for queue, exchange, wanted in found:
+        if as_json:
+            facts = {**asdict(wanted), "command": command(wanted)} if wanted else {}
+            json_line({"queue": queue, "dead_letter_exchange": exchange, "policy": facts or None})
+        elif wanted is None:
+            click.echo(f"# {queue} has the dead-letter exchange {exchange} already.")
+        else:
+            if wanted.replaces:
+                click.echo(f"# Takes the place of the policy {wanted.replaces!r} on {queue}, and keeps what it sets.")
+            click.echo(command(wanted))
+    if not target.management:
+        note(
+            "RabbitMQ applies one policy to a queue. Whether these queues have one is not known; if so, add what it "
+            f"sets, and raise the priority. {target.no_management}"
+        )
+
+
+@click.command()
+@queues_option
+@management_option
+@click.option("--all", "everything", is_flag=True, help="Also lanes that this app's tasks announce.")
+@click.option("--dry-run", is_flag=True, help="Only say which.")
+@yes_option
+@json_option
+@click.pass_context
+def prune(  # noqa: PLR0913 - one per option
+    ctx: click.Context,
+    queue_names: str | None,
+    management_url: str | None,
+    *,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete lanes in which nothing waits; a retry that needs one makes it again."""
+    with targeting(ctx, queue_names, management_url) as target:
+        if not target.runtime.settings.declare:
+            raise click.ClickException(
+                "dlx_declare is False: the workers could not make a lane again. Prune with an app that may declare."
+            )
+        announced = set() if everything else {queue.name for queue in target.plan.queues}
+        lanes = [lane for lane in target.lanes() if lane.name not in announced]
+        depths = counts(target.connection, [lane.name for lane in lanes])
+        empty = [lane for lane in lanes if lane.name in depths and not depths[lane.name].ready]
+        if dry_run or not empty:
+            outcome = [(lane, "") for lane in empty]
+        else:
+            if not yes:
+                what = counted(len(empty), "empty lane")
+                click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
+            outcome = list(prune_lanes(target.connection, target.names, empty))
+    gone = [lane for lane, reason in outcome if not reason]
+    if as_json:
+        for lane, reason in outcome:
+            json_line({"lane": lane.name, "deleted": not reason and not dry_run, "reason": reason})
+    else:
+        result = "would go" if dry_run else "deleted"
+        table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
+    if not dry_run:
+        audit("prune", prefix=target.names.prefix, deleted=len(gone), kept=len(lanes) - len(gone))
+
+
+def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | None]]:
+    """Each work queue with the dead-letter exchange that it has, or the policy that it needs."""
+    seen = target.management.queues() if target.management else {}
+    policies = target.management.policies() if target.management else {}
+    for queue, work_queue in zip(target.queues, target.work_queues, strict=True):
+        facts: dict[str, Any] = seen.get(queue.name, {})
+        arguments = {**(queue.queue_arguments or {}), **facts.get("arguments", {})}
+        current = policies.get(facts.get("policy") or "", {})
+        exchange = arguments.get("x-dead-letter-exchange", definition_of(facts).get("dead-letter-exchange"))
+        if exchange is not None:
+            yield queue.name, exchange, None
+            continue
+        yield (
+            queue.name,
+            "",
+            dead_letter_policy(
+                target.names,
+                work_queue,
+                vhost=target.connection.virtual_host or "/",
+                arguments=arguments,
+                policy=current.get("name", ""),
+                definition=current.get("definition"),
+                priority=current.get("priority", -1),
+            ),
+        )

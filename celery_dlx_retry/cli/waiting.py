@@ -1,0 +1,179 @@
+"""``celery dlx waiting …``: the tasks that wait in lanes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.broker.waiting import take
+from celery_dlx_retry.broker.waiting import waiting as who_waits
+from celery_dlx_retry.cli.audit import audit, who
+from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, time_of, yes_option
+from celery_dlx_retry.cli.target import management_option, targeting
+from celery_dlx_retry.core.headers import DeadRecord
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.topology import WorkQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_dlx_retry.broker.look import Seen
+    from celery_dlx_retry.broker.waiting import WaitingTask
+    from celery_dlx_retry.cli.target import Target
+    from celery_dlx_retry.core.topology import Lane
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def waiting(ctx: click.Context) -> None:
+    """Tasks that wait in lanes; without a command, list them."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_waiting, limit=100)
+
+
+@waiting.command("list")
+@click.option("--task", default=None, metavar="PATTERN", help="Tasks of this name; * and ? match.")
+@click.option("--queue", "-q", default=None, metavar="PATTERN", help="For this work queue; * and ? match.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
+@management_option
+@json_option
+@click.pass_context
+def list_waiting(  # noqa: PLR0913, PLR0917 - one per option
+    ctx: click.Context,
+    task: str | None = None,
+    queue: str | None = None,
+    limit: int = 100,
+    management_url: str | None = None,
+    as_json: bool = False,  # noqa: FBT001, FBT002 - click's
+) -> None:
+    """Show which tasks wait, for which work queue, until when; the next one first. They keep their time."""
+
+    def wanted(it: WaitingTask) -> bool:
+        return fnmatchcase(it.task, task or "*") and fnmatchcase(it.queue, queue or "*")
+
+    found: list[WaitingTask] = []
+    with targeting(ctx, None, management_url) as target:
+        lanes, total = _filled(target)
+        for lane in lanes:
+            found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
+    found.sort(key=lambda it: it.due_ms or 0)
+    shown = found[:limit]
+    if as_json:
+        for each in shown:
+            json_line(asdict(each))
+        return
+    table(
+        ("due", "task", "id", "queue", "retry", "waits", "last error"),
+        [(_due(it), it.task, it.task_id, it.queue, it.retry, f"{it.delay_ms / 1000:g} s", it.error) for it in shown],
+    )
+    click.echo(f"{total} waiting, {len(shown)} shown")
+
+
+@waiting.command()
+@click.argument("task_ids", nargs=-1, required=True)
+@management_option
+@json_option
+@click.pass_context
+def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, as_json: bool) -> None:
+    """Put waiting tasks on their work queues now; the others keep their places and their time."""
+    with targeting(ctx, None, management_url) as target:
+        publisher = target.runtime.publisher
+
+        def to_work_queue(seen: Seen, task: WaitingTask) -> None:
+            with publisher.producer() as producer:
+                producer.publish_message(seen.message, exchange="", routing_key=task.queue)
+
+        moved = _take(target, task_ids, lambda _lane: to_work_queue, done="runs", as_json=as_json)
+    audit("waiting run", asked=len(task_ids), moved=len(moved))
+    _complain(ctx, task_ids, moved)
+
+
+@waiting.command()
+@click.argument("task_ids", nargs=-1, required=True)
+@management_option
+@yes_option
+@json_option
+@click.pass_context
+def cancel(
+    ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, yes: bool, as_json: bool
+) -> None:
+    """Make dead letters of waiting tasks, with the reason `requested`; nothing is lost, and a replay undoes it."""
+    if not yes:
+        click.confirm(f"Cancel {counted(len(task_ids), 'waiting task')}?", abort=True, err=True)
+    with targeting(ctx, None, management_url) as target:
+        queues = target.app.amqp.queues
+
+        def to_dead_letters(lane: Lane) -> Callable[[Seen, WaitingTask], None]:
+            def hand_over(seen: Seen, task: WaitingTask) -> None:
+                alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
+                queue = WorkQueue(name=task.queue, kind=lane.kind, family=alias or task.queue)
+                target.runtime.publish_dead(seen.message, queue, _record(task, queue))
+
+            return hand_over
+
+        moved = _take(target, task_ids, to_dead_letters, done="cancelled", as_json=as_json)
+    audit("waiting cancel", asked=len(task_ids), moved=len(moved))
+    _complain(ctx, task_ids, moved)
+
+
+def _filled(target: Target) -> tuple[list[Lane], int]:
+    """Lanes in which something waits, and how many in all."""
+    lanes = target.lanes()
+    depths = counts(target.connection, [lane.name for lane in lanes])
+    filled = [lane for lane in lanes if lane.name in depths and depths[lane.name].ready]
+    return filled, sum(depths[lane.name].ready for lane in filled)
+
+
+def _take(
+    target: Target,
+    task_ids: tuple[str, ...],
+    hand_over: Callable[[Lane], Callable[[Seen, WaitingTask], None]],
+    *,
+    done: str,
+    as_json: bool,
+) -> list[str]:
+    moved = []
+    left = set(task_ids)
+    for lane in _filled(target)[0]:
+        if not left:
+            break
+        for task, problem in take(target.connection, lane, left, hand_over=hand_over(lane)):
+            if as_json:
+                json_line({**asdict(task), "result": "kept" if problem else done, "problem": str(problem or "")})
+            else:
+                result = f"keeps waiting: {problem}" if problem else done
+                click.echo(printable(f"{task.task_id} {task.task} {result}"))
+            if not problem:
+                moved.append(task.task_id)
+    return moved
+
+
+def _complain(ctx: click.Context, task_ids: tuple[str, ...], moved: list[str]) -> None:
+    missing = set(task_ids).difference(moved)
+    if missing:
+        click.echo(f"{len(missing)} of {len(task_ids)} not moved; perhaps they no longer wait.", err=True)
+        ctx.exit(1)
+
+
+def _record(task: WaitingTask, queue: WorkQueue) -> DeadRecord:
+    return DeadRecord(
+        reason=Reason.REQUESTED,
+        task=task.task,
+        task_id=task.task_id,
+        queue=queue.name,
+        family=queue.family,
+        worker="",
+        attempts=task.retry,
+        died_at_ms=time.time_ns() // 1_000_000,
+        error_type="Cancelled",
+        error=f"while it waited, by {who()}",
+    )
+
+
+def _due(task: WaitingTask) -> Any:
+    return task.due_ms and time_of(task.due_ms)

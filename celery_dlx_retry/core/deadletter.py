@@ -1,0 +1,90 @@
+"""A dead letter as a value: its message, and what is known of its death."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
+from celery_dlx_retry.core.headers import REPLAYS, DeadRecord, Failure, history_of, record_of
+from celery_dlx_retry.core.message import Message  # noqa: TC001 - a dataclass field
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.units import is_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A dead letter as it lies in its queue."""
+
+    message: Message
+    record: DeadRecord
+    history: tuple[Failure, ...]
+    replays: int
+    #: The dead-letter queue that it lies in.
+    queue: str
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What makes it the same failure as others."""
+        return fingerprint(self.record)
+
+
+def dead_message(message: Message, *, queue: str, exchange: str, routing_key: str) -> DeadMessage:
+    """What a message in a dead-letter queue tells; exchange and routing key are those that it came by."""
+    headers = message.headers
+    replays = headers.get(REPLAYS)
+    return DeadMessage(
+        message=message,
+        record=_record(headers, exchange=exchange, routing_key=routing_key),
+        history=history_of(headers),
+        replays=replays if is_count(replays) else 0,
+        queue=queue,
+    )
+
+
+def facts_of(letter: DeadMessage) -> dict[str, Any]:
+    """The fields of ``--json``; neither arguments nor body."""
+    return {
+        **asdict(letter.record),
+        "reason": str(letter.record.reason),
+        "history": [asdict(failure) for failure in letter.history],
+        "replays": letter.replays,
+        "dead_letter_queue": letter.queue,
+        "group": letter.fingerprint.group,
+        "where": letter.fingerprint.where,
+    }
+
+
+def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> DeadRecord:
+    record = record_of(headers)
+    work_queue = routing_key if ".v1.return." in exchange else _orphan_of(headers)
+    if work_queue:
+        # An orphan: it waited, and its work queue was gone.
+        return replace(record or _foreign(headers), reason=Reason.UNROUTABLE, queue=work_queue, family=work_queue)
+    return record or _foreign(headers)
+
+
+def _orphan_of(headers: Mapping[str, Any]) -> str:
+    """The work queue of an orphan that was exported and imported: the broker's own header still tells."""
+    deaths = headers.get("x-death")
+    if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
+        return ""
+    keys = deaths[0].get("routing-keys")
+    if ".v1.wait." not in str(deaths[0].get("queue", "")) or not isinstance(keys, list) or not keys:
+        return ""
+    return str(keys[0])
+
+
+def _foreign(headers: Mapping[str, Any]) -> DeadRecord:
+    """Somebody put it there by hand: where it belongs is not known."""
+    return DeadRecord(
+        reason=Reason.INVALID,
+        task=str(headers.get("task", "")),
+        task_id=str(headers.get("id", "")),
+        queue="",
+        family="",
+        worker="",
+        attempts=0,
+        died_at_ms=0,
+    )

@@ -1,0 +1,66 @@
+"""What stands on the broker against what should: missing, mismatched, unbound, overridden by a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from celery_dlx_retry.core.topology import QueueSpec, Topology
+
+Kind = Literal["missing", "mismatch", "unbound", "policy", "unchecked"]
+
+# Of a number in the arguments and one in a policy RabbitMQ takes the smaller; these harm a queue that keeps tasks.
+_HARM = {
+    "message-ttl": "what is in it expires after {value} ms",
+    "expires": "the queue is deleted with what is in it after {value} ms without a consumer",
+    "max-length": "beyond {value} messages it drops or refuses some",
+    "max-length-bytes": "beyond {value} bytes it drops or refuses some",
+    "delivery-limit": "a message is thrown out when it was looked at {value} times",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One difference. ``unchecked`` is none: somebody could not look."""
+
+    kind: Kind
+    object: Literal["queue", "exchange", "binding"]
+    name: str
+    fact: str
+    cure: str
+
+
+def unbound(topology: Topology, found: Collection[tuple[str, str, str]]) -> Iterator[Drift]:
+    """Bindings that are not among those found: (exchange, queue, routing key)."""
+    for binding in topology.bindings:
+        if (binding.exchange, binding.queue, binding.routing_key) not in found:
+            yield Drift(
+                kind="unbound",
+                object="binding",
+                name=f"{binding.exchange} -> {binding.queue}",
+                fact=f"The queue {binding.queue!r} is not bound to {binding.exchange!r} "
+                f"with the routing key {binding.routing_key!r}.",
+                cure="Run `celery dlx declare`, or start a worker.",
+            )
+
+
+def overridden(topology: Topology, policies: Mapping[str, Mapping[str, Any]]) -> Iterator[Drift]:
+    """Our queues on which a policy or operator policy sets what takes messages away; name -> its definition."""
+    for queue in topology.queues:
+        for key, value in sorted(policies.get(queue.name, {}).items()):
+            if key in _HARM and _wins(queue, key, value):
+                yield Drift(
+                    kind="policy",
+                    object="queue",
+                    name=queue.name,
+                    fact=f"A policy gives the queue {queue.name!r} {key}={value}: {_HARM[key].format(value=value)}.",
+                    cure="Change the policy's pattern so that it does not match this name.",
+                )
+
+
+def _wins(queue: QueueSpec, key: str, value: Any) -> bool:
+    ours = dict(queue.arguments).get(f"x-{key}")
+    return not isinstance(ours, int) or (isinstance(value, int) and value < ours)

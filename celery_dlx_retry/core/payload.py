@@ -1,0 +1,131 @@
+"""What is inside a task's body, as far as it can be known without running anybody's code.
+
+Only JSON is decoded, decompressed no further than a limit; a pickle never is.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.core.headers import ORIGINAL
+from celery_dlx_retry.errors import Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_dlx_retry.core.message import Message
+
+#: No body is decompressed to more than this.
+MOST_BYTES = 16 * 2**20
+# Of the frame that headers travel in, what an original body may take.
+_ORIGINAL_BYTES = 60_000
+_LINKS = ("callbacks", "errbacks", "chain", "chord")
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "application/x-gzip": zlib.decompressobj,  # Kombu's name for it
+    "application/x-bz2": bz2.BZ2Decompressor,
+    "application/x-lzma": lzma.LZMADecompressor,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Arguments of a task, and what is to happen after it."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    embed: dict[str, Any]
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Which of callbacks, errbacks, chain and chord it has."""
+        return tuple(name for name in _LINKS if self.embed.get(name))
+
+
+def payload_of(message: Message) -> Payload:
+    """Decode a body of Celery's second protocol in JSON; raise Unreadable for any other."""
+    if message.content_type != "application/json":
+        raise Unreadable(problem=f"its body is {message.content_type or 'of no known type'}, not JSON")
+    try:
+        args, kwargs, embed = json.loads(_text(message))
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Unreadable(problem="its body is not what Celery writes") from exc
+    if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(embed, dict):
+        raise Unreadable(problem="its body is not what Celery writes")
+    return Payload(args=args, kwargs=kwargs, embed=embed)
+
+
+def detached(message: Message) -> Message:
+    """The task alone: nothing is called after it, no chord counts it, nobody gets its result."""
+    payload = payload_of(message)
+    headers = dict(message.headers)
+    for name in ("group", "group_index"):
+        if name in headers:
+            headers[name] = None
+    headers["ignore_result"] = True
+    properties = {key: value for key, value in message.properties.items() if key != "reply_to"}
+    changed = replace(message, headers=headers, properties=properties)
+    return with_payload(changed, replace(payload, embed=dict.fromkeys(_LINKS)))
+
+
+def with_payload(message: Message, payload: Payload) -> Message:
+    """The same message with another body, compressed as it was."""
+    headers = dict(message.headers)
+    compression = headers.pop("compression", None)
+    body = json.dumps([payload.args, payload.kwargs, payload.embed]).encode()
+    return replace(message, body=body, headers=headers, content_encoding="utf-8", compression=compression)
+
+
+def edited(message: Message, payload: Payload, *, argsrepr: str, kwargsrepr: str) -> Message:
+    """With other arguments, and the first ones kept in a header."""
+    headers = dict(message.headers)
+    if ORIGINAL not in headers:
+        body = message.body.encode() if isinstance(message.body, str) else message.body
+        if len(body) > _ORIGINAL_BYTES:
+            problem = f"its body has {len(body)} bytes, and the original is kept in a header of {_ORIGINAL_BYTES}"
+            raise Unreadable(problem=problem)
+        kept = {"body": body, "content_encoding": message.content_encoding}
+        headers[ORIGINAL] = kept | {key: headers.get(key) for key in ("compression", "argsrepr", "kwargsrepr")}
+    headers |= {"argsrepr": argsrepr, "kwargsrepr": kwargsrepr}
+    return with_payload(message.with_headers(headers), payload)
+
+
+def restored(message: Message) -> Message:
+    """As it was before it was ever edited."""
+    headers = dict(message.headers)
+    original = headers.pop(ORIGINAL, None)
+    if not isinstance(original, dict) or not isinstance(original.get("body"), (bytes, str)):
+        raise Unreadable(problem="it was never edited")
+    for key in ("compression", "argsrepr", "kwargsrepr"):
+        headers.pop(key, None)
+        if original.get(key) is not None:
+            headers[key] = original[key]
+    body = original["body"]
+    return replace(
+        message,
+        body=body.encode() if isinstance(body, str) else bytes(body),  # py-amqp makes text of what is valid UTF-8
+        content_encoding=original.get("content_encoding"),
+        headers=headers,
+    )
+
+
+def _text(message: Message) -> str | bytes:
+    compression = message.headers.get("compression")
+    body = message.body
+    if not compression:
+        return body
+    make = _DECOMPRESSORS.get(str(compression))
+    if make is None or isinstance(body, str):
+        raise Unreadable(problem=f"its body is compressed with {compression}")
+    decompressor = make()
+    try:
+        data: bytes = decompressor.decompress(body, MOST_BYTES)
+    except (zlib.error, OSError, lzma.LZMAError) as exc:
+        raise Unreadable(problem="its body cannot be decompressed") from exc
+    if not decompressor.eof:
+        raise Unreadable(problem=f"its body is cut, or larger than {MOST_BYTES} bytes")
+    return data

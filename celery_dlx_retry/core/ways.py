@@ -1,0 +1,82 @@
+"""Which way a message waits: the lane of its delay, the next lane of the grid, or the ladder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.core.ladder import headers_of, rungs
+from celery_dlx_retry.core.lanes import lane_ms
+from celery_dlx_retry.core.topology import Topology, lane
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.core.ladder import Ladder
+    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.core.topology import Names
+
+
+class Wish(Enum):
+    """What the wait is for."""
+
+    RETRY = "retry"  # many at once, and a little later is as good
+    APPOINTMENT = "appointment"  # a countdown or an eta: any time, meant exactly
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLane:
+    """Wait in the lane of this length."""
+
+    length_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLadder:
+    """Wait on these rungs, highest first, which are so long together."""
+
+    steps: tuple[int, ...]
+    length_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a choice is taken: where to publish, under which headers, and what must stand for it."""
+
+    length_ms: int
+    exchange: str
+    headers: dict[str, bool]
+    needs: Topology
+
+
+def choose(  # noqa: PLR0913 - all that the choice depends on
+    delay_ms: int, *, wish: Wish, announced: frozenset[int], grid: float, limit_ms: int, ladder: Ladder
+) -> TakeLane | TakeLadder:
+    """Which way when.
+
+    A lane is one hop, on time with any number of messages in it, but one more queue for each delay. So it is for
+    delays that were announced, and, on a grid, for retries: they come in masses, and wait a tenth longer for it.
+    The ladder has all delays in a few queues, with a hop for each binary digit: for appointments, which are few.
+    """
+    if wish is Wish.RETRY or (delay_ms in announced and delay_ms <= limit_ms):
+        return TakeLane(lane_ms(delay_ms, exact=announced, ratio=grid, limit_ms=limit_ms))
+    steps = ladder.steps(delay_ms)
+    return TakeLadder(steps, ladder.length_ms(steps))
+
+
+def way(
+    choice: TakeLane | TakeLadder, names: Names, kind: QueueType, *, ladder: Ladder, lane_expires_ms: int = 0
+) -> Way:
+    """The choice on this broker."""
+    if isinstance(choice, TakeLane):
+        return Way(
+            length_ms=choice.length_ms,
+            exchange=names.lane(kind, choice.length_ms, expires_ms=lane_expires_ms),
+            headers={},
+            needs=lane(names, kind, choice.length_ms, expires_ms=lane_expires_ms),
+        )
+    return Way(
+        length_ms=choice.length_ms,
+        exchange=names.rung(kind, ladder.resolution_ms, choice.steps[0]),
+        headers=headers_of(choice.steps),
+        needs=rungs(names, kind, ladder),
+    )

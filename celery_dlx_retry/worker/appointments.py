@@ -1,0 +1,168 @@
+"""apply_async(countdown=…) and (eta=…): the wait is in the broker, and a worker holds nothing that is not due."""
+
+from __future__ import annotations
+
+import functools
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+from kombu.utils.functional import fxrange
+from kombu.utils.url import url_to_parts
+
+from celery_dlx_retry.core.headers import without_broker_headers
+from celery_dlx_retry.core.ladder import skipped
+from celery_dlx_retry.core.ways import Wish
+from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
+from celery_dlx_retry.worker.clock import delay_ms, due_at, eta_header, is_due
+from celery_dlx_retry.worker.request import message_of
+from celery_dlx_retry.worker.routes import NoRouter, destination, routed
+from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.sending import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from celery import Celery
+    from celery.app.task import Task
+    from kombu.connection import Connection
+
+logger = get_logger(__name__)
+
+
+def is_appointment(app: Celery, options: Mapping[str, Any]) -> bool:
+    """Whether a call with these options is to wait, and can wait in the broker."""
+    if not (options.get("countdown") or options.get("eta")) or app.conf.task_always_eager:
+        return False
+    runtime = runtime_of(app)
+    if not runtime.has_amqp or not runtime.settings.countdown or app.conf.task_protocol == 1:
+        return False
+    try:
+        return delay_ms(app, countdown=options.get("countdown"), eta=options.get("eta")) > 0
+    except (DLXError, ValueError, TypeError, AttributeError, OverflowError):
+        return False  # Celery has a word for each
+
+
+def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+    """Celery's ``apply_async``, for an appointment: returns when the broker has it."""
+    apply_async = functools.partial(apply_async, args, kwargs)
+    app = task.app
+    options = {**routed(task, args, kwargs, options), "router": NoRouter()}
+    queue = destination(app, options)
+    if queue is None or _goes_elsewhere(app, options):
+        logger.debug("left to Celery task=%s: it leads to no one queue of the app on its broker", task.name)
+        return apply_async(**options)
+    runtime = runtime_of(app)
+    when = {"countdown": options.pop("countdown", None), "eta": options.pop("eta", None)}
+    try:
+        runtime.publisher.reach(_pauses(app, options))
+        work_queue = runtime.adopt(queue)
+        there = runtime.way_for(work_queue, delay_ms(app, **when), wish=Wish.APPOINTMENT)
+        headers = {**(options.get("headers") or {}), "eta": eta_header(app, **when)}
+        result = send(task, apply_async, {**options, "headers": headers}, queue=work_queue, there=there)
+    except (TopologyError, Unroutable) as problem:
+        # Nothing is published, the broker says so. The worker that gets it sends it on, if it may.
+        logger.warning("left to Celery task=%s: %s", task.name, problem)
+        return apply_async(**options, **when)
+    except PublishError as problem:
+        raise OperationalError(str(problem)) from problem
+    logger.debug(
+        "appointment made task=%s id=%s delay_ms=%d queue=%s",
+        task.name, result.id, there.length_ms, work_queue.name,
+    )  # fmt: skip
+    return result
+
+
+def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Callable[..., Any]:
+    """Wrap what a worker does with a message of a task: one that is not due is sent on to wait in the broker.
+
+    It came by ``send_task`` from an app that does not know the task, or it waits longer than the ladder is.
+    """
+
+    @functools.wraps(handle)
+    def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            left_ms = _left_ms(consumer, message)
+            if left_ms > runtime_of(task.app).ladder.resolution_ms:
+                _send_on(task, message, left_ms)
+                ack(logger, consumer.connection_errors)
+                return None
+        except DLXError as problem:
+            logger.warning("held until due task=%s id=%s: %s", task.name, message.headers.get("id"), problem)
+        return handle(message, body, ack, *args, **kwargs)
+
+    return handle_or_send_on
+
+
+def _left_ms(consumer: Any, message: Any) -> int:
+    """How long a message has to wait; 0 if it is Celery's to deal with, due or not."""
+    app, headers = consumer.app, message.headers
+    runtime = runtime_of(app)
+    if not headers.get("eta") or "task" not in headers or not runtime.settings.countdown or not runtime.is_rabbitmq:
+        return 0
+    try:
+        if headers.get("id") in consumer.controller.state.revoked:
+            return 0
+        if headers.get("expires") and is_due(due_at(app, headers["expires"])):
+            return 0
+        return delay_ms(app, countdown=None, eta=headers["eta"])
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return 0
+
+
+def _send_on(task: Task, message: Any, left_ms: int) -> None:
+    """Return when the broker has it."""
+    runtime = runtime_of(task.app)
+    queue = runtime.queue_of(message)
+    if gone := skipped(runtime.names, queue.kind, runtime.ladder, message.headers):
+        # Somebody deleted a wait queue. Without it this message would go round and round.
+        logger.error("rungs missing queue_type=%s rungs=%s: declaring the ladder again", queue.kind, sorted(gone))
+        runtime.mend_ladder(queue.kind)
+    there = runtime.way_for(queue, left_ms, wish=Wish.APPOINTMENT, quickly=True)
+    value = message_of(message)
+    with runtime.hand_over(there, quickly=True) as producer:
+        producer.publish_message(
+            value.with_headers(without_broker_headers(value.headers)),
+            exchange=there.exchange,
+            routing_key=queue.name,
+        )
+    logger.info(
+        "sent on task=%s id=%s delay_ms=%d queue=%s",
+        task.name, message.headers.get("id"), there.length_ms, queue.name,
+    )  # fmt: skip
+
+
+def _goes_elsewhere(app: Celery, options: Mapping[str, Any]) -> bool:
+    """Whether the caller gave a connection to another broker than the app's."""
+    producer = options.get("producer") or options.get("publisher")
+    given = options.get("connection") or (producer.connection if producer is not None else None)
+    if given is None:
+        return False
+    ours = app.connection_for_write()
+    return not _places(given) & _places(ours)
+
+
+def _places(connection: Connection) -> set[tuple[str, int, str]]:
+    """Host, port and virtual host of all that it may connect to."""
+    default = connection.transport.default_connection_params
+    found = {(connection.hostname, connection.port, connection.virtual_host)}
+    for url in connection.alt:
+        parts = url_to_parts(url)
+        found.add((parts.hostname, parts.port, parts.path))
+    return {
+        (host or default.get("hostname"), int(port or default.get("port") or 0), vhost or default.get("virtual_host"))
+        for host, port, vhost in found
+    }
+
+
+def _pauses(app: Celery, options: Mapping[str, Any]) -> Iterator[float]:
+    """How often and when Celery would try again to reach the broker."""
+    retry = options.get("retry")
+    if not (app.conf.task_publish_retry if retry is None else retry):
+        return iter(())
+    policy = {**app.conf.task_publish_retry_policy, **(options.get("retry_policy") or {})}
+    start, longest = policy.get("interval_start", 0), policy.get("interval_max", 1)
+    pauses = fxrange(start, start + longest, policy.get("interval_step", 0.2), repeatlast=True)
+    most = policy.get("max_retries", 3)
+    return islice(pauses, most)

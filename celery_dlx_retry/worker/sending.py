@@ -1,0 +1,55 @@
+"""Send a task by Celery's own hand onto a way of ours: its signals, events, results and links stay what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+
+from celery_dlx_retry.worker.routes import NoRouter
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Celery
+    from celery.app.task import Task
+
+    from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.core.ways import Way
+
+logger = get_logger(__name__)
+
+
+def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way) -> Any:
+    """Call Celery's ``apply_async`` with these options, but for where the message goes.
+
+    Returns its result when the broker has the message, and raises PublishError if it does not.
+    """
+    for option in ("queue", "exchange", "routing_key", "exchange_type", "connection", "publisher"):
+        options.pop(option, None)
+    eta = (options.get("headers") or {}).get("eta")
+    options.setdefault("event_dispatcher", _Teller(task.app, queue=queue.name, eta=eta))
+    with runtime_of(task.app).hand_over(there) as producer:
+        options |= {"producer": producer, "router": NoRouter(), "exchange": there.exchange, "routing_key": queue.name}
+        return apply_async(**options)
+
+
+class _Teller:
+    """Tells monitors that a task was sent, through a connection of Celery's own.
+
+    Ours is confirmed and mandatory: an event that nobody listens to would be an error there, and end the connection.
+    """
+
+    def __init__(self, app: Celery, *, queue: str, eta: str | None) -> None:
+        self._app, self._queue, self._eta = app, queue, eta
+
+    def publish(self, kind: str, fields: dict[str, Any], _producer: Any, **options: Any) -> None:
+        """See Celery's EventDispatcher."""
+        fields = {**fields, "queue": self._queue, "eta": self._eta}
+        try:
+            with self._app.producer_or_acquire() as producer:
+                self._app.amqp._event_dispatcher.publish(kind, fields, producer, **options)  # noqa: SLF001
+        except (OperationalError, OSError) as exc:
+            logger.warning("event not sent: %s is safe, only the word of it was not heard: %s", fields["uuid"], exc)

@@ -1,0 +1,189 @@
+"""An operator's desk: an app with a classic and a quorum work queue, dead letters of both, and the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from functools import cached_property
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from click.testing import CliRunner
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker import declare as declare_module
+from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.cli import dlx
+from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.topology import WorkQueue, around, foundation
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/srv/releases/7/shop/tasks.py", line 12, in charge
+    bank.charge(order)
+  File "/usr/lib/python3.11/site-packages/bank/client.py", line 99, in charge
+    raise ValueError("no")
+ValueError: no
+"""
+
+
+def succeed(value=None):
+    return value
+
+
+def fail(text="no luck"):
+    raise ValueError(text)
+
+
+class Desk:
+    """Everything of one test module; each test buries its own letters and leaves the queues empty."""
+
+    def __init__(self, project: Any) -> None:
+        self.project = project
+        self.work = {kind: f"{project.prefix}.{kind}" for kind in ("classic", "quorum")}
+        project.conf["task_default_queue"] = self.work["classic"]
+        project.conf["task_queues"] = {
+            name: {"exchange": name, "routing_key": name, "queue_arguments": {"x-queue-type": kind}}
+            for kind, name in self.work.items()
+        }
+        self.publisher = Publisher(lambda: Connection(project.url), confirm_timeout_ms=10_000)
+        declare_module.SETTLE_SECONDS, settle = 0.0, declare_module.SETTLE_SECONDS
+        with Connection(project.url) as connection:
+            for kind, name in self.work.items():
+                connection.default_channel.queue_declare(
+                    name, durable=True, auto_delete=False, arguments={"x-queue-type": kind}
+                )
+                queue = WorkQueue(name=name, kind=kind)
+                declare_module.declare(connection, foundation(project.names, [kind]) | around(project.names, queue))
+        declare_module.SETTLE_SECONDS = settle
+
+    @cached_property
+    def app(self) -> Any:
+        """The same app in this process, with some of its tasks."""
+        app = Celery("desk", config_source=dict(self.project.conf), set_as_current=False)
+        for function in (succeed, fail):
+            app.task(function, name=f"project.{function.__name__}", shared=False)
+        return app
+
+    def close(self) -> None:
+        self.publisher.close()
+        if "app" in self.__dict__:
+            runtime_of(self.app).publisher.close()
+            self.app.close()
+
+    def dead_queue(self, kind: str) -> str:
+        return self.project.names.dead_letters(self.work[kind])
+
+    def bury(self, task_id: str, kind: str = "classic", *, args: Any = (), kwargs: Any = None, **facts: Any) -> None:
+        """A dead letter, made as a worker makes them."""
+        sent = {key: facts.pop(key) for key in ("serializer", "compression", "reply_to") if key in facts}
+        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None, **facts.pop("embed", {})}
+        more = facts.pop("headers", {})
+        now_ms = time.time_ns() // 1_000_000
+        record = DeadRecord(
+            **{
+                "reason": Reason.FAILED,
+                "task": "project.succeed",
+                "task_id": task_id,
+                "queue": self.work[kind],
+                "family": self.work[kind],
+                "worker": "w@h",
+                "attempts": 1,
+                "died_at_ms": now_ms,
+                "error_type": "ValueError",
+                "error": "no",
+                "traceback": TRACEBACK,
+                **facts,
+            }
+        )
+        headers = {"id": task_id, "task": record.task, "retries": 0, "lang": "py", "argsrepr": "'secret'", **more}
+        failure = Failure(attempt=1, at_ms=now_ms, error="ValueError: no", delay_ms=None, worker="w@h")
+        headers = with_record(with_failure(headers, failure), record)
+        with self.publisher.producer() as producer:
+            producer.publish(
+                [list(args), kwargs or {}, embed],
+                exchange=self.project.names.dead(),
+                routing_key=self.work[kind],
+                headers=headers,
+                correlation_id=task_id,
+                **sent,
+            )
+
+    def dlx(self, *arguments: str, code: int = 0, answer: str = "", **environment: str) -> Result:
+        """What ``shell`` does, in this process: a tenth of the time."""
+        app = SimpleNamespace(app=self.app)
+        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=app, input=answer, env=environment)
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == code, done.stdout + done.stderr
+        return done
+
+    def shell(self, *arguments: str, code: int = 0, answer: str = "", **environment: str) -> CompletedProcess:
+        """``celery -A project dlx dead …`` to its end, which has to have this exit code."""
+        done = subprocess.run(
+            self.command(*arguments),
+            env={**self.project.environment(), **environment},
+            input=answer,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback (most recent" not in done.stderr
+        return done
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "celery", "-A", "project", "dlx", "dead", *arguments]
+
+    def popen(self, *arguments: str) -> Any:
+        return subprocess.Popen(
+            self.command(*arguments),
+            env=self.project.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def json(self, *arguments: str, **options: Any) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.dlx(*arguments, "--json", **options).stdout.splitlines()]
+
+    def letters(self, kind: str) -> list[Any]:
+        with Connection(self.project.url) as connection:
+            return list(browse(connection, self.dead_queue(kind)))
+
+    def dead_ids(self, kind: str) -> list[str]:
+        return [letter.record.task_id for letter in self.letters(kind)]
+
+    def lying(self, count: int, *kinds: str) -> None:
+        """Wait until so many dead letters are there and nobody holds one."""
+        kinds = kinds or ("classic", "quorum")
+        eventually(lambda: sum(self.project.depth(self.dead_queue(kind)) or 0 for kind in kinds) == count)
+
+    def take(self, queue: str) -> list[Any]:
+        """All messages of a queue, and out of it."""
+        found = []
+        with Connection(self.project.url) as connection:
+            channel = connection.default_channel
+            channel.auto_decode = False
+            while message := channel.basic_get(queue, no_ack=True):
+                found.append(message)
+        return found
+
+    def clear(self) -> None:
+        with Connection(self.project.url) as connection:
+            for kind, name in self.work.items():
+                for queue in (name, self.dead_queue(kind), self.project.names.orphans(kind)):
+                    connection.default_channel.queue_purge(queue)

@@ -1,0 +1,266 @@
+"""``celery dlx dead`` as an operator types it: see, understand, delete, take away and bring back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import pickle
+import stat
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from amqp import Message as RawMessage
+from celery import Celery
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.cli.dead.selection import Selection
+from celery_dlx_retry.core.letterfilter import LetterFilter
+from tests.acceptance.desk import Desk
+from tests.unit.letters import a_letter
+from tests.worker.stage import stage
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def shared_desk(request):
+    with stage(request) as project, closing(Desk(project)) as desk:
+        yield desk
+
+
+@pytest.fixture
+def desk(shared_desk):
+    yield shared_desk
+    shared_desk.clear()
+
+
+def ids(rows):
+    return [row["task_id"] for row in rows]
+
+
+def raw(desk, queue, body, **properties):
+    with Connection(desk.project.url) as connection:
+        connection.default_channel.basic_publish(RawMessage(body, delivery_mode=2, **properties), "", queue)
+
+
+def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_filter(desk):
+    now_ms = time.time_ns() // 1_000_000
+    desk.bury("a", task="shop.charge", error="order-1 is PAID")
+    desk.bury("b", "quorum", task="shop.ship", error_type="KeyError", attempts=3, reason="exhausted")
+    desk.bury("c", task="mail.send", died_at_ms=now_ms - 5 * HOUR_MS, traceback="")
+    raw(desk, desk.project.names.orphans("quorum"), b"[]", application_headers={"id": "d", "task": "shop.lost"})
+    desk.lying(3)
+
+    found = {row["task_id"]: row for row in desk.json("list")}
+    texts = desk.shell("list", "--sort", "died", "--limit", "2")
+
+    assert set(found) == {"a", "b", "c", "d"}
+    assert found["b"]["dead_letter_queue"] == desk.dead_queue("quorum")
+    assert found["a"]["where"] == "shop/tasks.py:charge"
+    assert texts.stdout.splitlines()[-1] == "4 dead letters, 2 shown"
+    assert "mail.send c" in texts.stdout
+    for expected, options in {
+        "b": ("-q", desk.work["quorum"]),
+        "a b d": ("--task", "shop.*"),
+        "c": ("--older-than", "2h", "--task", "mail.send", "--reason", "failed"),
+        "a": ("--text", "paid", "--newer-than", "1h", "--exception", "Value*", "--group", found["a"]["group"]),
+    }.items():
+        assert sorted(ids(desk.json("list", *options))) == expected.split()
+
+
+def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_meant():
+    app = Celery("shop", broker="amqp://", set_as_current=False)
+    app.conf.dlx_dead_letter_queue = "all.dead"
+    selection = Selection(app=app, named=("orders",), chosen=LetterFilter())
+    ours, theirs = (replace(a_letter(queue=name, family=name), queue="all.dead") for name in ("orders", "mails"))
+
+    assert selection.wanted(ours)
+    assert not selection.wanted(theirs)
+
+
+def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk):
+    for number in range(300):
+        desk.bury(str(number), error="x" * 1000)
+    desk.lying(300)
+
+    with desk.popen("list", "--limit", "300") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read()
+
+    assert told == ""
+    desk.lying(300)
+
+
+def test_groups_count_by_exception_and_innermost_frame_of_our_own_code(desk):
+    for number in range(3):
+        desk.bury(f"a{number}", "quorum", died_at_ms=1_700_000_000_000 + number)
+    desk.bury("b", error_type="KeyError")
+    desk.bury("c", traceback="", error_type="", reason="worker-lost", task="shop.eat")
+    desk.lying(5)
+
+    groups = desk.json("groups")
+    table = desk.shell("groups").stdout.splitlines()
+
+    assert (groups[0]["count"], groups[0]["error_type"]) == (3, "ValueError")
+    assert groups[0]["where"] == "shop/tasks.py:charge"
+    assert {(group["error_type"], group["where"]) for group in groups[1:]} == {
+        ("KeyError", "shop/tasks.py:charge"),
+        ("worker-lost", "shop.eat"),
+    }
+    assert (groups[0]["first_died_at_ms"], groups[0]["last_died_at_ms"]) == (1_700_000_000_000, 1_700_000_000_002)
+    assert groups[0]["sample_id"] == "a2"
+    assert table[0].split("\t")[:3] == ["group", "count", "error"]
+    assert table[1].split("\t")[0] == groups[0]["group"]
+
+
+class Bomb:
+    """Writes a file when somebody unpickles it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_show_tells_everything_but_arguments_only_when_asked_and_never_opens_a_pickle(desk, tmp_path):
+    bomb = tmp_path / "exploded"
+    desk.bury("json", args=["order-1"], kwargs={"card": "4111"}, embed={"chord": {"task": "x"}}, compression="gzip")
+    desk.bury("pickled", "quorum", args=[Bomb(bomb)], serializer="pickle", headers={"argsrepr": "('order-2',)"})
+    desk.lying(2)
+
+    told = desk.dlx("show", "json").stdout
+    (facts,) = desk.json("show", "json", "--args")
+    with_args = desk.shell("show", "pickled", "--args").stdout
+    missing = desk.dlx("show", "nobody", code=1)
+
+    assert "4111" not in told
+    assert "secret" not in told
+    assert 'File "/srv/releases/7/shop/tasks.py", line 12, in charge' in told
+    assert "attempt 1 on w@h: ValueError: no" in told
+    assert facts["arguments"] == {"args": ["order-1"], "kwargs": {"card": "4111"}}
+    assert facts["links"] == ["chord"]
+    assert "('order-2',)" in with_args
+    assert "application/x-python-serialize" in with_args
+    assert not bomb.exists()
+    assert missing.stderr == "No dead letter has the task id nobody.\n"
+    desk.lying(2)
+
+
+def test_purge_asks_deletes_only_what_is_meant_and_says_who_did_it(desk):
+    now_ms = time.time_ns() // 1_000_000
+    desk.bury("old", died_at_ms=now_ms - 5 * HOUR_MS)
+    desk.bury("older", "quorum", died_at_ms=now_ms - 9 * HOUR_MS)
+    desk.bury("new", "quorum")
+    desk.lying(3)
+
+    refused = desk.dlx("purge", "--older-than", "2h", code=1, answer="n\n")
+    desk.lying(3)
+    done = desk.shell("purge", "--older-than", "2h", "--yes")
+    aimless = desk.dlx("purge", "--yes", code=2)
+
+    assert "Delete 2 dead letters for good?" in refused.stdout
+    assert done.stdout == "2 purged\n"
+    assert "audit dead purge by=" in done.stderr
+    assert "purged=2" in done.stderr
+    assert "Give task ids, filters, or --all." in aimless.stderr
+    desk.lying(1)
+    assert desk.dead_ids("quorum") == ["new"]
+
+
+HEADERS = {
+    "id": "x1",
+    "task": "shop.charge",
+    "bytes": b"\xff\x00",
+    "time": dt.datetime(2026, 1, 2, 3, 4, 5),  # noqa: DTZ001 - as py-amqp has it
+    "decimal": decimal.Decimal("1.25"),
+    "nested": {"list": [1, 2.5, None, True, {"$bytes": "not ours"}], "large": 2**40},
+}
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_was_exported_is_imported_as_it_was(desk, kind, tmp_path):
+    queue, file = desk.dead_queue(kind), tmp_path / "letters.jsonl"
+    properties = {"content_type": "application/x-python-serialize", "content_encoding": "binary", "priority": 3}
+    body = pickle.dumps({"set": {1}}) + b"\xff"
+    raw(desk, queue, body, application_headers=HEADERS, message_id="m1", reply_to="r", timestamp=17, **properties)
+    desk.bury("x2", kind, args=["ä"])
+    desk.lying(2)
+
+    run = desk.shell if kind == "quorum" else desk.dlx
+    exported = run("export", "-q", desk.work[kind], "-o", str(file))
+    desk.lying(2)
+    before = desk.take(queue)
+    again = desk.dlx("export", "-o", str(file), code=2)
+    imported = run("import", str(file), "--yes")
+
+    after = desk.take(queue)
+    assert exported.stderr == "2 exported\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "exists" in again.stderr
+    assert imported.stdout == "2 imported\n"
+    assert "audit dead import by=" in imported.stderr
+    assert [message.body for message in after] == [message.body for message in before]
+    assert [seen(message) for message in after] == [seen(message) for message in before]
+
+
+def seen(message):
+    """Without what brokers count by themselves."""
+    headers = {
+        key: value for key, value in message.headers.items() if key not in {"x-delivery-count", "x-acquired-count"}
+    }
+    return {**message.properties, "application_headers": headers}
+
+
+def test_a_file_with_a_broken_line_imports_nothing(desk, tmp_path):
+    desk.bury("x")
+    desk.lying(1)
+    (tmp_path / "broken").write_text(desk.dlx("export").stdout + '{"format": "x"}\n')
+
+    refused = desk.dlx("import", str(tmp_path / "broken"), "--yes", code=1)
+    absent = desk.dlx("import", str(tmp_path / "absent"), "--yes", code=2)
+
+    assert "Line 2 is no exported dead letter" in refused.stderr
+    assert "There is no file" in absent.stderr
+    desk.lying(1)
+
+
+def test_an_orphan_keeps_its_work_queue_through_export_and_import(desk, tmp_path):
+    names, file = desk.project.names, tmp_path / "orphan.jsonl"
+    orphans = names.orphans("classic")
+    with Connection(desk.project.url) as connection:
+        channel = connection.default_channel
+        wait = f"{names.prefix}.v1.wait.classic.test"
+        arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": names.back("classic")}
+        channel.queue_declare(wait, durable=True, auto_delete=False, arguments=arguments)
+        channel.exchange_declare(wait, "fanout", auto_delete=False)
+        channel.queue_bind(wait, wait)
+        message = RawMessage(b"[]", delivery_mode=2, application_headers={"id": "o", "task": "shop.charge"})
+        channel.basic_publish(message, wait, f"{names.prefix}.gone")
+    eventually(lambda: desk.project.depth(orphans))
+
+    desk.dlx("export", "-q", orphans, "-o", str(file))
+    desk.take(orphans)
+    desk.dlx("import", str(file), "--yes")
+
+    (letter,) = desk.json("list", "-q", orphans)
+    assert (letter["reason"], letter["queue"]) == ("unroutable", f"{names.prefix}.gone")
+
+
+def test_a_broker_that_is_down_and_a_queue_that_is_not_there_are_one_sentence_without_password(desk):
+    url = "amqp://guest:verysecret@127.0.0.1:1//"
+    conf = json.dumps({**desk.project.conf, "broker_url": url})
+
+    down = desk.shell("list", code=1, PROJECT_CONF=conf)
+    absent = desk.dlx("list", "-q", "nowhere", code=1)
+
+    assert down.stderr.startswith("Error: The broker cannot be reached")
+    assert len(down.stderr.splitlines()) == 1
+    assert "verysecret" not in down.stdout + down.stderr
+    assert absent.stderr.startswith("Error: The dead-letter queue 'nowhere.dead' does not exist.")

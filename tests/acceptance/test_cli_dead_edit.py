@@ -1,0 +1,106 @@
+"""``celery dlx dead edit``: other arguments for a dead letter, and the first ones back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+
+import pytest
+
+from tests.acceptance.desk import Desk
+from tests.worker.stage import stage
+
+
+@pytest.fixture(scope="module")
+def shared_desk(request):
+    with stage(request) as project, closing(Desk(project)) as desk:
+        yield desk
+
+
+@pytest.fixture
+def desk(shared_desk):
+    yield shared_desk
+    shared_desk.clear()
+
+
+def body(message):
+    return json.loads(message.body)[:2]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_arguments_are_set_by_name_and_the_original_comes_back(desk, kind):
+    desk.bury("x", kind, task="project.heal", args=[3], kwargs={"countdown": 1}, reason="exhausted", attempts=4)
+    desk.lying(1)
+    (before,) = desk.letters(kind)
+
+    edited = desk.shell("edit", "x", "--set", "failures=0", "--set", 'result="well"', "--yes")
+    desk.lying(1)
+    (changed,) = desk.letters(kind)
+    (shown,) = desk.json("show", "x", "--args")
+    undone = desk.dlx("edit", "x", "--undo", "--yes")
+    desk.lying(1)
+    (after,) = desk.letters(kind)
+
+    assert edited.stdout == "edited x\n"
+    assert "audit dead edit by=" in edited.stderr
+    assert body(changed.message) == [[0], {"countdown": 1, "result": "well"}]
+    assert changed.record == before.record
+    assert changed.message.headers["argsrepr"] == "[0]"
+    assert (shown["edited"], shown["arguments"]["args"]) == (True, [0])
+    assert undone.stdout == "restored x\n"
+    assert after.message.body == before.message.body
+    assert after.message.headers == before.message.headers
+
+
+def test_a_compressed_letter_is_edited_and_stays_compressed(desk):
+    desk.bury("x", task="project.fail", args=["a" * 50], compression="gzip")
+    desk.lying(1)
+
+    desk.dlx("edit", "x", "--set", '0="b"', "--yes")
+    desk.lying(1)
+
+    (shown,) = desk.json("show", "x", "--args")
+    assert shown["arguments"]["args"] == ["b"]
+    assert shown["headers"]["compression"] == "application/x-gzip"
+
+
+def test_an_editor_writes_the_arguments_and_holds_nothing_meanwhile(desk, tmp_path):
+    editor = tmp_path / "editor.py"
+    editor.write_text(
+        "import json, pathlib, sys\n"
+        "file = pathlib.Path(sys.argv[-1])\n"
+        "found = json.loads(file.read_text())\n"
+        "found['kwargs']['value'] = 'from the editor'\n"
+        "file.write_text(json.dumps(found))\n"
+    )
+    desk.bury("x", kwargs={"value": "old"})
+    desk.lying(1)
+
+    edited = desk.dlx("edit", "x", answer="y\n", EDITOR=f"{sys.executable} {editor}", VISUAL="")
+    desk.lying(1)
+
+    (letter,) = desk.letters("classic")
+    assert edited.stdout.endswith("edited x\n")
+    assert body(letter.message) == [[], {"value": "from the editor"}]
+
+
+def test_what_the_task_would_not_take_and_what_is_no_json_stays_as_it_is(desk):
+    desk.bury("x")
+    desk.bury("pickled", serializer="pickle")
+    desk.lying(2)
+
+    misfit = desk.dlx("edit", "x", "--set", "colour=1", "--yes", code=1)
+    no_json = desk.dlx("edit", "x", "--set", "value=red", "--yes", code=2)
+    pickled = desk.dlx("edit", "pickled", "--set", "value=1", "--yes", code=1)
+    never = desk.dlx("edit", "x", "--undo", "--yes", code=1)
+
+    assert (
+        "'project.succeed' would not take these arguments: got an unexpected keyword argument 'colour'" in misfit.stderr
+    )
+    assert "there must be JSON" in no_json.stderr
+    assert "its body is application/x-python-serialize, not JSON" in pickled.stderr
+    assert "it was never edited" in never.stderr
+    assert {letter.message.body for letter in desk.letters("classic") if letter.record.task_id == "x"} == {
+        b'[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+    }

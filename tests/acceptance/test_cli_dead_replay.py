@@ -1,0 +1,214 @@
+"""``celery dlx dead replay``: what is meant goes back to work, at the pace that was asked for, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from contextlib import closing
+
+import pytest
+from support import eventually
+
+from celery_dlx_retry.cli.dead import replay_run
+from tests.acceptance.desk import Desk
+from tests.worker.stage import stage
+
+
+@pytest.fixture(scope="module")
+def shared_desk(request):
+    with stage(request) as project, closing(Desk(project)) as desk:
+        yield desk
+
+
+@pytest.fixture
+def desk(shared_desk):
+    yield shared_desk
+    shared_desk.clear()
+
+
+@pytest.fixture(scope="module")
+def staffed_desk(request):
+    with stage(request) as project, closing(Desk(project)) as desk:
+        project.start().wait_until_ready()
+        yield desk
+        desk.clear()
+
+
+def taken(desk, kind):
+    return [message.headers["id"] for message in desk.take(desk.work[kind])]
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(desk):
+    link = {"task": "project.succeed", "args": [], "kwargs": {}, "options": {}}
+    desk.bury("a", embed={"chord": link, "errbacks": [link]})
+    desk.bury("b", "quorum", error_type="KeyError")
+    desk.lying(2)
+
+    planned = desk.dlx("replay", "--exception", "ValueError", "--dry-run")
+    missed = desk.dlx("replay", "b", "missing", "--dry-run", code=1)
+
+    assert planned.stdout.splitlines() == [f"would replay a to {desk.work['classic']}", "1 would be replayed"]
+    assert "1 belong to a chord: one that has counted their failure does not take it back." in planned.stderr
+    assert "1 have error links, which are called again if they fail again." in planned.stderr
+    assert "audit" not in planned.stderr
+    assert missed.stdout.splitlines()[-1] == "1 would be replayed"
+    assert missed.stderr == "1 not found\n"
+    desk.lying(2)
+
+
+def test_a_group_goes_to_another_queue_and_detached_from_links_chord_and_result(desk):
+    link = {"task": "project.succeed", "args": [], "kwargs": {}, "options": {}}
+    embed = {"chord": link, "callbacks": [link], "errbacks": [link], "chain": [link]}
+    desk.bury("a", args=[1], embed=embed, reply_to="somebody", headers={"group": "g", "group_index": 1})
+    desk.bury("b", error_type="KeyError")
+    desk.bury("pickled", serializer="pickle")
+    desk.lying(3)
+    group = next(letter.fingerprint.group for letter in desk.letters("classic") if letter.record.task_id == "a")
+    desk.lying(3)
+
+    rows = desk.json("replay", "--group", group, "--to-queue", desk.work["quorum"], "--detach", "--yes", code=1)
+
+    (message,) = desk.take(desk.work["quorum"])
+    assert json.loads(message.body) == [[1], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+    assert message.headers["id"] == "a"
+    assert (message.headers["group"], message.headers["ignore_result"]) == (None, True)
+    assert "reply_to" not in message.properties
+    assert [row["event"] for row in rows] == ["replayed", "kept", "summary"]
+    assert "not JSON" in rows[1]["problem"]
+    desk.lying(2)
+
+
+def test_whoever_says_nothing_is_told_what_to_say_and_who_says_no_is_heard(desk):
+    desk.bury("a")
+    desk.lying(1)
+
+    aimless = desk.dlx("replay", code=2)
+    refused = desk.dlx("replay", "a", "missing", code=1, answer="n\n")
+    no_rate = desk.dlx("replay", "--all", "--rate", "fast", code=2)
+    found = desk.shell("replay", "a", "missing", "--yes", code=1)
+
+    assert "Give task ids, filters, or --all." in aimless.stderr
+    assert "Replay 1 dead letters?" in refused.stdout
+    assert "'fast' is not a rate: 50/s, 600/m or 100/h." in no_rate.stderr
+    assert found.stdout.splitlines() == [f"replayed a to {desk.work['classic']}", "1 replayed"]
+    assert "1 not found" in found.stderr
+    assert "audit dead replay by=" in found.stderr
+    assert taken(desk, "classic") == ["a"]
+
+
+def test_a_rate_is_held_within_five_percent(desk):
+    for number in range(201):
+        desk.bury(str(number), "quorum")
+    desk.lying(201)
+
+    with desk.popen("replay", "--all", "--rate", "50/s", "--yes") as process:
+        moments = [time.monotonic() for line in process.stdout if line.startswith("replayed")]
+
+    assert len(moments) == 201
+    assert 200 / (moments[-1] - moments[0]) == pytest.approx(50, rel=0.05)
+
+
+def test_a_replay_that_reads_its_queues_many_times_moves_each_letter_once(desk, monkeypatch):
+    """As it does after ten minutes, lest the broker take offence at what is held for long."""
+    monkeypatch.setattr(replay_run, "_PASS_SECONDS", 0.0)
+    for number in range(8):
+        desk.bury(f"{number}", ("classic", "quorum")[number % 2], task=("shop.a", "shop.b")[number // 4])
+    desk.lying(8)
+
+    done = desk.dlx("replay", "--task", "shop.a", "--yes")
+
+    assert done.stdout.splitlines()[-1] == "4 replayed"
+    assert sorted(taken(desk, "classic") + taken(desk, "quorum")) == ["0", "1", "2", "3"]
+    desk.lying(4)
+
+
+def test_ten_kills_in_the_middle_lose_nothing_and_double_one_each_at_most(desk):
+    expected = set()
+    for kind in ("classic", "quorum"):
+        for number in range(110):
+            desk.bury(f"{kind}-{number}", kind)
+            expected.add(f"{kind}-{number}")
+    desk.lying(220)
+
+    for _ in range(10):
+        with desk.popen("replay", "--all", "--yes") as process:
+            for _, _ in zip(range(20), process.stdout, strict=False):
+                pass
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+    desk.dlx("replay", "--all", "--yes")
+
+    desk.lying(0)
+    there = Counter(taken(desk, "classic") + taken(desk, "quorum"))
+    assert set(there) == expected
+    assert sum(there.values()) - len(expected) <= 10
+
+
+def test_ctrl_c_in_the_middle_loses_and_doubles_nothing_and_two_operators_at_once_do_no_harm(desk):
+    expected = {f"{kind}-{number}" for kind in ("classic", "quorum") for number in range(60)}
+    for name in sorted(expected):
+        desk.bury(name, name.partition("-")[0])
+    desk.lying(120)
+
+    with desk.popen("replay", "--all", "--yes") as process:
+        for _, _ in zip(range(20), process.stdout, strict=False):
+            pass
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    with desk.popen("replay", "--all", "--yes") as one, desk.popen("replay", "--all", "--yes") as other:
+        one.communicate(timeout=30)
+        other.communicate(timeout=30)
+    desk.dlx("replay", "--all", "--yes")
+
+    assert "audit dead replay" in told
+    assert "Traceback" not in told
+    there = Counter(taken(desk, "classic") + taken(desk, "quorum"))
+    assert set(there) == expected
+    assert sum(there.values()) <= len(expected) + 1  # who is interrupted between confirm and acknowledgement
+
+
+def test_the_rest_follows_when_the_canaries_succeed(staffed_desk):
+    desk = staffed_desk
+    for number in range(6):
+        desk.bury(f"good-{number}", "quorum", args=[number])
+    desk.lying(6)
+
+    done = desk.shell("replay", "--all", "--canary", "2", "--yes", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+
+    canary = next(row for row in rows if row["event"] == "canary")
+    assert canary["outcomes"] == {"good-0": "succeeded", "good-1": "succeeded"}
+    assert rows[-1]["replayed"] == 6
+    eventually(lambda: len(desk.project.records(task="project.succeed")) == 6)
+
+
+def test_the_rest_stays_dead_when_canaries_die_again(staffed_desk):
+    desk = staffed_desk
+    for number in range(5):
+        desk.bury(f"bad-{number}", task="project.fail", args=["still broken"])
+    desk.lying(5)
+
+    stopped = desk.shell("replay", "--all", "--canary", "2", "--stop-on-fail", "50%", "--yes", code=1)
+
+    assert "Stopped: the canaries say 2 " in stopped.stderr
+    assert "The rest is still dead." in stopped.stderr
+    eventually(lambda: len(desk.letters("classic")) == 5)
+    assert sorted(letter.replays for letter in desk.letters("classic")) == [0, 0, 0, 1, 1]
+    desk.lying(5)
+    desk.clear()
+
+
+def test_a_canary_without_result_is_not_known_and_silence_is_success_only_by_word(staffed_desk):
+    desk = staffed_desk
+    for number in range(4):
+        desk.bury(f"mute-{number}", headers={"ignore_result": True})
+    desk.lying(4)
+
+    stopped = desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "1", "--yes", code=1)
+    trusted = desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "1", "--silence-is-success", "--yes")
+
+    assert "1 not known after 1 s" in stopped.stderr
+    assert "--silence-is-success" in stopped.stderr
+    assert trusted.stdout.splitlines()[-1] == "3 replayed"

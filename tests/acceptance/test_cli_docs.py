@@ -1,0 +1,128 @@
+"""The transcripts on the pages are what the commands print; DLX_WRITE_TRANSCRIPTS=1 writes them anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from amqp import Message
+from amqp.exceptions import NotFound
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.state import QueueState
+from celery_dlx_retry.broker.waiting import WaitingTask
+from celery_dlx_retry.core.drift import Drift
+from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.topology import Names, lane
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "commands.md", DOCS / "doctor.md"]
+BLOCK = re.compile(r"```console\n\$ celery -A shop dlx ([^\n]*)\n(.*?)```\n", re.DOTALL)
+AT_MS = 1_794_831_454_000  # 2026-11-16 12:17:34
+IDS = ["6f44607b-fec2-4443-ba01-a6af7d4259e6", "39899be2-d451-41b0-a028-2fdeb11d17d1"]
+
+
+class Shop:
+    """The app of the page, under names of its own that read as those of the page."""
+
+    def __init__(self, broker, prefix, folder):
+        self.broker, self.prefix, self.folder = broker, prefix, folder
+        self.names = Names(prefix=prefix)
+        self.work = f"{prefix}-orders"
+        (app,) = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
+        settings = {"broker_url": broker.url, "dlx_prefix": prefix, "task_default_queue": self.work}
+        (folder / "shop.py").write_text(f"{app}\napp.conf.update({settings!r})\n")
+
+    def dlx(self, command):
+        done = subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "shop", "dlx", *command.split()],
+            cwd=self.folder,
+            env={**os.environ, "DLX_MANAGEMENT_URL": self.broker.management_url, "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return self.as_on_the_page(done.stdout)
+
+    def as_on_the_page(self, text):
+        text = text.replace(self.work, "orders").replace(self.prefix, "dlx")
+        text = re.sub(r"by=\S+", "by=ops@app3", text)
+        text = re.sub(r", in \d+ s$", ", in 42 s", text, flags=re.MULTILINE)
+        # Counts and rates of the HTTP API are some seconds old.
+        row = r"^((?:work|wait|dead|orphans)\t\S+\t\S+)\t\S+\t(\d+)\t\S+\t\S+\t"
+        return re.sub(row, r"\1\t0\t\2\t0.0\t0.0\t", text, flags=re.MULTILINE)
+
+    def prepare(self, command):
+        """What happened before the command of the page."""
+        with Connection(self.broker.url) as connection:
+            if command == "check":
+                connection.default_channel.exchange_delete(self.names.lane("classic", 60_000))
+            elif command == "status":
+                declare(connection, lane(self.names, "classic", 60_000) | lane(self.names, "classic", 319_299))
+                for task_id in IDS:
+                    self.put(connection, self.names.lane("classic", 600_000), self.retry(task_id))
+                self.put(connection, self.names.dead(), self.dead_letter())
+                eventually(lambda: "000000319299" in self.dlx("status --all"))
+
+    def put(self, connection, exchange, headers):
+        channel = connection.default_channel
+        channel.confirm_select()
+        message = Message("[]", application_headers=headers, delivery_mode=2)
+        channel.basic_publish_confirm(message, exchange=exchange, routing_key=self.work)
+
+    def retry(self, task_id):
+        failure = Failure(
+            attempt=2, at_ms=AT_MS, error="ConnectionError: the bank is closed", delay_ms=600_000, worker="w@app3"
+        )
+        return {"task": "shop.charge", "id": task_id, "retries": 2, **with_failure({}, failure)}
+
+    def dead_letter(self):
+        record = DeadRecord(
+            reason=Reason.EXHAUSTED, task="shop.charge", task_id="7cd82915-9890-4b6f-8ecd-87914c52677f",
+            queue=self.work, family=self.work, worker="w@app3", attempts=3, died_at_ms=AT_MS,
+        )  # fmt: skip
+        return with_record({}, record)
+
+
+@pytest.fixture
+def shop(broker, management, prefix, tmp_path):
+    if management is None:
+        pytest.skip("no HTTP API")
+    yield Shop(broker, prefix, tmp_path)
+    with Connection(broker.url) as connection, suppress(NotFound):
+        connection.default_channel.queue_delete(f"{prefix}-orders")
+
+
+def test_every_transcript_is_what_the_command_prints(shop):
+    for page in PAGES:
+        for command, promised in BLOCK.findall(page.read_text()):
+            shop.prepare(command)
+            printed = shop.dlx(command)
+            if os.environ.get("DLX_WRITE_TRANSCRIPTS"):
+                head = f"```console\n$ celery -A shop dlx {command}\n"
+                page.write_text(page.read_text().replace(f"{head}{promised}```", f"{head}{printed}```"))
+            else:
+                assert printed == promised, command
+
+
+@pytest.mark.parametrize(
+    ("heading", "values"), [("check", Drift), ("status", QueueState), ("waiting list", WaitingTask)]
+)
+def test_every_field_of_the_json_is_on_the_page(heading, values):
+    section = PAGES[0].read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    described = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"\w+", row)
+    }
+
+    assert described == {field.name for field in fields(values)}

@@ -1,0 +1,158 @@
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune`` and ``doctor`` on a real broker."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.core.topology import lane
+from tests.acceptance.commandline import CommandLine
+from tests.worker.stage import stage
+
+
+@pytest.fixture(scope="module")
+def project(request):
+    with stage(request) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def dlx(project, broker, management):
+    if management is None:
+        pytest.skip("no HTTP API")
+    it = CommandLine(project, broker)
+    yield it
+    it.close()
+
+
+@pytest.fixture(scope="module")
+def declared(dlx):
+    """The plan, declared; what the check said before and after."""
+    before = dlx.json("check", code=1)
+    dlx("declare")
+    return before, dlx.json("check")
+
+
+def test_check_finds_all_missing_before_declare_and_nothing_after(dlx, declared, project):
+    before, after = declared
+    planned = [it["name"] for it in dlx.json("plan") if it["object"] != "binding"]
+
+    assert sorted(it["name"] for it in before) == sorted([*planned, project.queue])
+    assert {it["kind"] for it in before} == {"missing"}
+    assert after == []
+
+
+def test_a_worker_that_may_not_declare_runs_on_what_declare_made(declared, project):
+    assert declared
+    with project.worker("--dlx-check-only", pool="solo"):
+        assert project.send("by_policy", 1).get(timeout=20) == "up"
+
+
+def test_drift_is_told_and_is_exit_code_1(dlx, declared, project):
+    assert declared
+    lane_name = project.lane(180_000)
+    with Connection(project.url) as connection:
+        connection.default_channel.exchange_delete(lane_name)
+
+    printed = dlx("check", code=1)
+
+    assert f"missing\texchange\t{lane_name}\tThe exchange '{lane_name}' does not exist.\tRun" in printed
+    assert printed.endswith("\n1 difference\n")
+    dlx("declare")
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [
+        ("mermaid", "flowchart LR\n"),
+        ("rabbitmqctl", "rabbitmqctl import_definitions"),
+        ("definitions", "{\n"),
+        ("terraform", 'resource "rabbitmq_exchange"'),
+    ],
+)
+def test_the_plan_comes_in_the_words_of_other_tools(dlx, project, form, start):
+    assert dlx("plan", "--format", form, "-Q", project.queue).startswith(start)
+
+
+def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declared, project, broker, management):
+    if not broker.can_restart:
+        pytest.skip("rabbitmqctl is only for a broker of our own")
+    assert declared
+    command = shlex.split(dlx("policy"))
+    broker.ctl(*command[1:])
+    # It does not apply at once.
+    eventually(lambda: management.call("GET", f"/queues/{management._vhost}/{project.queue}")["policy"])
+
+    project.send("succeed")
+    with Connection(project.url) as connection:
+        channel = connection.default_channel
+        found = eventually(lambda: channel.basic_get(project.queue))
+        channel.basic_reject(found.delivery_tag, requeue=False)
+        (letter,) = eventually(project.dead)
+    broker.ctl("clear_policy", command[-3])
+
+    assert command[0] == "rabbitmqctl"
+    assert (letter.record.reason, letter.record.task) == ("rejected", "project.succeed")
+
+
+def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, declared, project):
+    assert declared
+    stray, full = project.lane(77_000), project.lane(78_000)
+    with Connection(project.url) as connection:
+        for delay_ms in (77_000, 78_000):
+            declare(connection, lane(project.names, "classic", delay_ms))
+        connection.Producer().publish("x", routing_key=full)
+    eventually(lambda: {stray, full} <= {it["queue"] for it in dlx.json("status") if it["exists"]})
+
+    dlx("prune", code=1)  # nobody answers the question
+    dry = dlx.json("prune", "--dry-run")
+    done = dlx.json("prune", "--yes")
+
+    assert dry == [{"lane": stray, "deleted": False, "reason": ""}]
+    assert done == [{"lane": stray, "deleted": True, "reason": ""}]
+    assert (project.depth(stray), project.depth(full), project.depth(project.lane(180_000))) == (None, 1, 0)
+
+
+def test_the_doctor_finds_what_bites(project, broker, dlx):
+    assert dlx
+    found = alone(project, broker, "project_ill", code=1)
+
+    assert {it["code"] for it in found if it["severity"] != "info"} >= {
+        "early-acks",
+        "consumes-dead-letters",
+        "quorum-without-dlx",
+        "length-limit",
+        "not-durable",
+        "transient-messages",
+        "waits-in-worker",
+        "worker-lost-loop",
+        "low-delivery-limit",
+        "unlimited-prefetch",
+        "undetected-quorum",
+        "unconfirmed-publish",
+        "result-expiry",
+    }
+    assert {it["fact"] for it in found if it["code"] == "waits-in-worker"} == {
+        f"The task project_ill.{name} retries, and its base class is not DLXRetryTask." for name in ("ship", "invoice")
+    }
+    assert all(it["fact"] and it["consequence"] and it["cure"] for it in found)
+
+
+def test_the_doctor_finds_nothing_in_a_healthy_project(project, broker, dlx):
+    assert dlx
+    found = alone(project, broker, "project_well", code=0)
+
+    assert found == []
+
+
+def alone(project, broker, module, *, code):
+    """What the doctor finds, in a process of its own: Celery apps of one process share their tasks."""
+    with CommandLine(project, broker, module=module).start("doctor", "--json") as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == code, out + err
+    return [json.loads(line) for line in out.splitlines()]

@@ -1,0 +1,201 @@
+"""What stands is compared with what should, and nothing is changed by it."""
+
+from __future__ import annotations
+
+import pytest
+from support import eventually
+
+from celery_dlx_retry.broker.drift import find
+from celery_dlx_retry.broker.management import management_of
+from celery_dlx_retry.broker.permissions import forbidden
+from celery_dlx_retry.broker.state import states
+from celery_dlx_retry.core.headers import DeadRecord, with_record
+from celery_dlx_retry.core.plan import definitions
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.topology import Lane, QueueSpec, Topology, WorkQueue, around, foundation, lane
+from celery_dlx_retry.errors import NoManagement
+
+
+@pytest.fixture
+def api(bench, broker, management):
+    if management is None:
+        pytest.skip("no HTTP API")
+    return management_of(bench.connection, broker.management_url)
+
+
+def everything(bench, kind, work):
+    names = bench.names
+    queue = WorkQueue(name=work, kind=kind)
+    return foundation(names, [kind]) | around(names, queue) | lane(names, kind, 60_000)
+
+
+def kinds(drifts):
+    return sorted((drift.kind, drift.name) for drift in drifts)
+
+
+def test_what_stands_is_no_drift(bench, kind, api):
+    topology = everything(bench, kind, bench.queue("work", kind))
+    bench.stand(topology)
+
+    assert list(find(bench.connection, topology, None)) == []
+    assert list(find(bench.connection, topology, api)) == []
+
+
+def test_looking_for_drift_makes_nothing(bench, kind, api):
+    topology = everything(bench, kind, f"{bench.prefix}.work")
+
+    found = list(find(bench.connection, topology, api))
+
+    assert {drift.kind for drift in found} == {"missing"}
+    assert len(found) == len(topology.queues) + len(topology.exchanges) + 1
+    assert [bench.depth(queue.name) for queue in topology.queues] == [None] * len(topology.queues)
+    assert not any(bench.has_exchange(exchange.name) for exchange in topology.exchanges)
+
+
+def test_a_queue_with_other_arguments_is_a_mismatch_and_stays_as_it_is(bench):
+    name = bench.queue("lane", x_message_ttl=5)
+    bench.put(name, [])
+    wanted = QueueSpec(name=name, arguments=(("x-queue-type", "classic"), ("x-message-ttl", 60_000)))
+
+    (drift,) = find(bench.connection, Topology(queues=(wanted,)), None)
+
+    assert drift.kind == "mismatch"
+    assert "has x-message-ttl=5; it should be 60000" in drift.fact
+
+
+def test_a_lost_binding_shows_over_http(bench, kind, api):
+    work = bench.queue("work", kind)
+    topology = everything(bench, kind, work)
+    bench.stand(topology)
+    bench.connection.default_channel.queue_unbind(work, bench.names.back(kind), routing_key=work)
+
+    assert kinds(find(bench.connection, topology, api)) == [("unbound", f"{bench.names.back(kind)} -> {work}")]
+
+
+def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management):
+    topology = everything(bench, "classic", bench.queue("work"))
+    bench.stand(topology)
+    path = f"/policies/{management._vhost}/{bench.prefix}"
+    policy = {"pattern": f"^{bench.prefix}.v1.wait", "definition": {"message-ttl": 1000}, "apply-to": "queues"}
+    management.call("PUT", path, policy)
+    try:
+        found = eventually(lambda: list(find(bench.connection, topology, api)))
+    finally:
+        management.call("DELETE", path)
+
+    assert kinds(found) == [("policy", bench.names.lane("classic", 60_000))]
+
+
+def test_who_may_not_configure_learns_what_could_not_be_checked(bench, limited_url):
+    topology = everything(bench, "classic", bench.queue("work"))
+    bench.stand(topology)
+
+    found = list(find(bench.connect(url=limited_url), topology, None))
+
+    assert {drift.kind for drift in found} == {"unchecked"}
+
+
+def test_the_definitions_make_what_the_plan_says(bench, kind, api, management):
+    topology = everything(bench, kind, bench.queue("work", kind))
+
+    management.call("POST", "/definitions", definitions(topology, vhost=api.vhost))
+
+    assert list(find(bench.connection, topology, api)) == []
+
+
+def test_missing_permissions_are_told_and_nothing_is_made(bench, limited_url, management):
+    work = WorkQueue(name=bench.queue("work"))
+    bench.stand(foundation(bench.names, ["classic"]) | around(bench.names, work))
+    connection = bench.connect(url=limited_url)
+
+    def told(declares=True, **permissions):  # noqa: FBT002 - reads better
+        user = limited_url.partition("//")[2].partition(":")[0]
+        management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
+        found = forbidden(connection, bench.names, work_queues=[work], declares=declares)
+        return [sentence.partition(" may not ")[2].split()[0] for sentence in found]
+
+    assert told(configure=".*", write=".*", read=".*") == []
+    assert told(configure="", write=".*", read=".*") == ["configure"]
+    assert told(configure="", write=".*", read=".*", declares=False) == []
+    assert told(configure=".*", write="^$", read=".*") == ["write", "bind"]
+    assert told(configure=".*", write=".*", read="^$") == ["read", "bind"]
+    assert told(configure=f"^{bench.prefix}", write=f"^{bench.prefix}", read=f"^{bench.prefix}") == []
+    assert [name for name in management.names("queues") if "nothing" in name] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://127.0.0.1:1", "refused"),
+        ("ftp://127.0.0.1", "no http:// or https:// URL"),
+        ("http://nobody:geheim@{host}", "'nobody' may not use it"),
+        ("http://{host}/elsewhere", "it answers 40"),
+    ],
+)
+def test_an_api_that_does_not_answer_is_told_without_its_password(bench, broker, management, url, problem):
+    if management is None:
+        pytest.skip("no HTTP API")
+    host = broker.management_url.rpartition("@")[2]
+
+    def ask():
+        return management_of(bench.connection, url.format(host=host)).version()
+
+    with pytest.raises(NoManagement, match=problem) as caught:
+        ask()
+
+    assert "geheim" not in str(caught.value)
+    assert "guest:" not in str(caught.value)
+
+
+def test_the_api_is_looked_for_at_the_brokers_host(bench):
+    for url, expected in (
+        ("amqp://u:p@rabbit:5673/shop", "http://rabbit:15672"),
+        ("amqps://u:p@rabbit//", "https://rabbit:15671"),
+        ("amqp://u:p@[::1]:5672//", "http://[::1]:15672"),
+    ):
+        found = management_of(bench.connect(url=url), None)
+
+        assert (found.url, found.user) == (expected, "u")
+
+
+def test_the_state_tells_what_every_queue_holds_and_leaves_it_there(bench, kind, api):
+    work = bench.work(kind)
+    bench.stand(lane(bench.names, kind, 60_000))
+    waiting = Lane(name=bench.names.lane(kind, 60_000), kind=kind, delay_ms=60_000)
+    dead, orphans = bench.names.dead_letters(work.name), bench.names.orphans(kind)
+    record = DeadRecord(
+        reason=Reason.FAILED, task="t", task_id="1", queue=work.name, family=work.name, worker="", attempts=1,
+        died_at_ms=1_700_000_000_000,
+    )  # fmt: skip
+    bench.put(work.name, [1])
+    bench.put(waiting.name, [2, 3], headers={"dlx-history": '[[1, 1700000000000, "", 60000, "w"]]'})
+    bench.put(dead, [4], headers=with_record({}, record))
+
+    def state(management):
+        found = states(bench.connect(), bench.names, work_queues=[work], lanes=[waiting], management=management)
+        return {(it.role, it.queue): it for it in found}
+
+    found = state(None)
+
+    assert {key: it.ready for key, it in found.items()} == {
+        ("work", work.name): 1,
+        ("wait", waiting.name): 2,
+        ("dead", dead): 1,
+        ("orphans", orphans): 0,
+    }
+    assert found["wait", waiting.name].next_ms == 1_700_000_060_000
+    assert found["dead", dead].oldest_ms == 1_700_000_000_000
+    assert found["work", work.name].unacked is None
+    if kind == "classic":  # it takes the API five seconds to know
+        eventually(lambda: state(api)["work", work.name].unacked == 0)
+    assert (bench.ids(waiting.name), bench.ids(dead)) == ([2, 3], [4])
+
+
+def test_a_queue_that_is_not_there_is_told_as_such(bench):
+    work = WorkQueue(name=f"{bench.prefix}.gone")
+
+    found = list(states(bench.connection, bench.names, work_queues=[work], lanes=[], management=None))
+
+    assert [(it.role, it.exists, it.ready) for it in found] == [
+        ("work", False, 0), ("dead", False, 0), ("orphans", False, 0),
+    ]  # fmt: skip

@@ -1,0 +1,129 @@
+"""A lane that expires takes nothing with it, as long as its leases are kept; and what waits outlasts a restart."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from contextlib import closing
+
+import pytest
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker import declare as declare_module
+from celery_dlx_retry.broker.leases import Leases
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.core.ladder import Ladder, rungs
+from celery_dlx_retry.core.topology import Names, lane
+from celery_dlx_retry.errors import PublishError
+from tests.broker.test_ladder import send
+
+TTL_MS, EXPIRES_MS, LEASE_MS = 500, 2_000, 500
+LADDER = Ladder(resolution_ms=100, rungs=8)
+
+
+def test_the_naive_recipe_loses_what_is_in_the_lane(bench):
+    """An expiry of twice the TTL, and the belief that a publish is a use of the queue."""
+    work = bench.work()
+    naive = lane(bench.names, "classic", 1_000, expires_ms=1_000)
+    (queue,) = naive.queues
+    declared = time.monotonic()
+    bench.stand(naive)
+    eventually(lambda: time.monotonic() > declared + 1.3)
+
+    with bench.publisher().producer() as producer:
+        for number in range(10):
+            producer.publish("", exchange=queue.name, routing_key=work.name, headers={"id": f"{number}"})
+    eventually(lambda: not bench.has_exchange(queue.name))  # to look at the queue would be a use of it
+
+    assert bench.depth(queue.name) is None
+    assert bench.depth(work.name) == 0
+
+
+def test_an_idle_lane_vanishes_and_comes_back_when_it_is_needed(bench):
+    work = bench.work()
+    there = lane(bench.names, "classic", 100, expires_ms=500)
+    (queue,) = there.queues
+    leases = Leases(lease_ms=200)
+    publisher = bench.publisher()
+
+    for _ in range(2):
+        leases.renew(publisher, there)
+        with publisher.producer() as producer:
+            producer.publish("", exchange=queue.name, routing_key=work.name)
+        eventually(lambda: not bench.has_exchange(queue.name))
+
+    assert bench.depth(queue.name) is None
+    assert bench.depth(work.name) == 2
+
+
+def test_a_lease_is_renewed_when_it_is_over_and_not_before(bench):
+    there = lane(bench.names, "classic", 100, expires_ms=60_000)
+    (queue,) = there.queues
+    leases = Leases(lease_ms=1_000)
+    publisher = bench.publisher()
+    started = time.monotonic()
+    leases.renew(publisher, there)
+    bench.connection.default_channel.queue_delete(queue.name)
+
+    leases.renew(publisher, there)
+    if time.monotonic() < started + 0.9:
+        assert bench.depth(queue.name) is None
+
+    eventually(lambda: leases.renew(publisher, there) or bench.depth(queue.name) is not None)
+    assert time.monotonic() - started >= 1
+
+
+def keep_publishing(url, prefix, queue, name, stop, results):  # noqa: PLR0913, PLR0917
+    """A process that publishes now and then, as workers do; tells what the broker confirmed."""
+    leases = Leases(lease_ms=LEASE_MS)
+    there = lane(Names(prefix=prefix), "classic", TTL_MS, expires_ms=EXPIRES_MS)
+    chance = random.Random(name)  # noqa: S311
+    confirmed = []
+    with closing(Publisher(lambda: Connection(url, connect_timeout=1), confirm_timeout_ms=1_000)) as publisher:
+        while not stop.wait(chance.uniform(0.02, 0.3)):
+            number = f"{name}.{len(confirmed)}.{chance.random()}"
+            try:
+                leases.renew(publisher, there)
+                with publisher.producer(needs=there) as producer:
+                    headers = {"id": number}
+                    producer.publish("", exchange=there.exchanges[0].name, routing_key=queue, headers=headers)
+            except PublishError:
+                continue
+            confirmed.append(number)
+    results.put(confirmed)
+
+
+def test_over_a_restart_of_the_broker_lanes_that_expire_and_ladders_lose_nothing(broker, bench, monkeypatch):
+    if not broker.can_restart:
+        pytest.skip("the broker is not ours to restart")
+    work, on_ladder = bench.work(), [bench.work(kind, name=f"ladder.{kind}") for kind in ("classic", "quorum")]
+    context = multiprocessing.get_context("fork")
+    stop, results = context.Event(), context.Queue()
+    arguments = (broker.url, bench.prefix, work.name)
+    processes = [
+        context.Process(target=keep_publishing, args=(*arguments, name, stop, results)) for name in ("a", "b", "c")
+    ]
+    for process in processes:
+        process.start()
+    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
+    bench.stand(rungs(bench.names, "classic", LADDER) | rungs(bench.names, "quorum", LADDER))
+    for queue in on_ladder:
+        for number in range(20):
+            send(bench, queue, 100 * (64 + number), ladder=LADDER, number=number)
+
+    broker.restart()
+    restarted = time.monotonic()
+    eventually(lambda: time.monotonic() > restarted + (TTL_MS + EXPIRES_MS) / 1000 + 0.5)
+    stop.set()
+    confirmed = {number for _ in processes for number in results.get(timeout=20)}
+    for process in processes:
+        process.join(20)
+
+    assert len(confirmed) > 30
+    arrived = set()
+    eventually(lambda: arrived.update(m.headers["id"] for m in bench.take(work.name)) or confirmed <= arrived)
+    for queue in on_ladder:
+        eventually(lambda: bench.depth(queue.name) == 20)  # noqa: B023
+        assert sorted(message.headers["number"] for message in bench.take(queue.name)) == list(range(20))

@@ -1,0 +1,32 @@
+"""Dead letters for unit tests. Import it as ``from tests.unit.letters import a_letter``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_dlx_retry.core.deadletter import DeadMessage
+from celery_dlx_retry.core.headers import DeadRecord
+from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.core.reasons import Reason
+
+
+def a_message(body: bytes = b"[[], {}, {}]", **facts: Any) -> Message:
+    values = {"content_type": "application/json", "content_encoding": "utf-8", "headers": {}, "properties": {}}
+    return Message(body=body, **{**values, **facts})
+
+
+def a_letter(*, message: Message | None = None, **facts: Any) -> DeadMessage:
+    values = {
+        "reason": Reason.FAILED,
+        "task": "shop.charge",
+        "task_id": "1",
+        "queue": "orders",
+        "family": "orders",
+        "worker": "w@h",
+        "attempts": 1,
+        "died_at_ms": 1_000,
+        "error_type": "ValueError",
+        "error": "no",
+    }
+    record = DeadRecord(**{**values, **facts})
+    return DeadMessage(message=message or a_message(), record=record, history=(), replays=0, queue="orders.dead")

@@ -1,0 +1,119 @@
+"""Found against wanted, and the policy that a queue needs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from celery_dlx_retry.core.attach import dead_letter_policy
+from celery_dlx_retry.core.drift import overridden, unbound
+from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
+
+NAMES = Names()
+
+
+def test_a_binding_that_was_not_found_is_unbound():
+    topology = around(NAMES, WorkQueue(name="orders"))
+
+    (drift,) = unbound(topology, {("dlx.v1.dead", "orders.dead", "orders"), ("dlx.v1.return.classic", "orders", "x")})
+
+    assert (drift.kind, drift.object, drift.name) == ("unbound", "binding", "dlx.v1.return.classic -> orders")
+    assert "'orders'" in drift.fact
+
+
+def test_bindings_that_were_found_are_no_drift():
+    topology = Topology(bindings=(BindingSpec(exchange="x", queue="q", routing_key="k"),))
+
+    assert list(unbound(topology, {("x", "q", "k"), ("x", "other", "k")})) == []
+
+
+@pytest.mark.parametrize(
+    ("definition", "harms"),
+    [
+        ({"message-ttl": 4999}, ["message-ttl"]),
+        ({"message-ttl": 5000}, []),
+        ({"message-ttl": 60_000}, []),
+        ({"expires": 60_000}, ["expires"]),
+        ({"max-length": 10, "max-length-bytes": 1000}, ["max-length", "max-length-bytes"]),
+        ({"delivery-limit": 20}, ["delivery-limit"]),
+        ({"dead-letter-exchange": "elsewhere", "queue-leader-locator": "balanced", "ha-mode": "all"}, []),
+        ({}, []),
+    ],
+    ids=str,
+)
+def test_a_policy_is_drift_if_it_takes_messages_away(definition, harms):
+    topology = lane(NAMES, "quorum", 5000)
+
+    found = list(overridden(topology, {NAMES.lane("quorum", 5000): definition, "other": {"expires": 1}}))
+
+    assert [drift.kind for drift in found] == ["policy"] * len(harms)
+    assert all(f"{harm}=" in drift.fact for harm, drift in zip(harms, found, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
+    name = NAMES.lane(kind, 319_299)
+
+    assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=319_299)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders",
+        "dlx.v1.wait.classic.",
+        "dlx.v1.wait.classic.5000",
+        "dlx.v1.wait.classic.00000000500x",
+        "dlx.v1.wait.classic.\N{SUPERSCRIPT TWO}00000005000",
+        "dlx.v2.wait.classic.000000005000",
+        "dlx.v1.wait.stream.000000005000",
+        "other.v1.wait.classic.000000005000",
+        "my.dlx.v1.wait.classic.000000005000",
+    ],
+)
+def test_a_name_that_is_none_of_ours_has_no_lane(name):
+    assert NAMES.lane_of(name) is None
+
+
+def policy(kind="classic", name="orders", **facts):
+    return dead_letter_policy(
+        NAMES, WorkQueue(name=name, kind=kind), vhost="/", arguments=facts.pop("arguments", {}), **facts
+    )
+
+
+def test_the_policy_of_a_classic_queue_leads_to_its_dead_letters():
+    it = policy()
+
+    assert (it.name, it.pattern, it.priority, it.replaces) == ("dlx.v1.dead.orders", "^orders$", 0, "")
+    assert it.definition == {"dead-letter-exchange": "dlx.v1.dead", "dead-letter-routing-key": "orders"}
+
+
+def test_the_policy_of_a_quorum_queue_is_at_least_once_unless_its_length_is_limited():
+    safely = {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}
+
+    assert safely.items() <= policy("quorum").definition.items()
+    assert not safely.items() & policy("quorum", arguments={"x-max-length": 5}).definition.items()
+    assert not safely.items() & policy("quorum", definition={"max-length-bytes": 5}).definition.items()
+
+
+def test_what_another_policy_sets_is_kept_and_outranked():
+    it = policy(policy="all", definition={"expires": 5, "dead-letter-exchange": "old"}, priority=7)
+
+    assert (it.priority, it.replaces) == (8, "all")
+    assert it.definition["expires"] == 5
+    assert it.definition["dead-letter-exchange"] == "dlx.v1.dead"
+
+
+def test_the_commands_survive_a_shell_whatever_the_queue_is_called():
+    it = policy(name="a.b+c (d) 'e' $f")
+
+    words = shlex.split(it.rabbitmqctl())
+    curl = shlex.split(it.http(url="http://rabbit:15672", user="shop"))
+
+    assert words[:8] == ["rabbitmqctl", "set_policy", "--vhost", "/", "--priority", "0", "--apply-to", "queues"]
+    assert words[9] == r"^a\.b\+c \(d\) 'e' \$f$"
+    assert json.loads(words[10]) == it.definition
+    assert curl[-1] == "http://rabbit:15672/api/policies/%2F/dlx.v1.dead.a.b%2Bc%20%28d%29%20%27e%27%20%24f"
+    assert json.loads(curl[curl.index("-d") + 1])["pattern"] == it.pattern

@@ -1,0 +1,78 @@
+import pytest
+
+from celery_dlx_retry.core.ladder import Ladder, rungs
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.topology import Names, lane
+from celery_dlx_retry.core.ways import TakeLadder, TakeLane, Way, Wish, choose, way
+from celery_dlx_retry.errors import DelayTooLong
+
+SETTINGS = Settings()
+LADDER = Ladder.of(SETTINGS)
+NAMES = Names()
+ANNOUNCED = frozenset({5_000, 60_000})
+RETRY, APPOINTMENT = Wish.RETRY, Wish.APPOINTMENT
+ALL = tuple(reversed(range(29)))
+
+
+def chosen(wish, delay_ms, *, limit_ms=SETTINGS.max_delay_ms):
+    return choose(delay_ms, wish=wish, announced=ANNOUNCED, grid=SETTINGS.grid, limit_ms=limit_ms, ladder=LADDER)
+
+
+@pytest.mark.parametrize(
+    ("wish", "delay_ms", "choice"),
+    [
+        # announced: its own lane, whatever it is for
+        (RETRY, 5_000, TakeLane(5_000)),
+        (APPOINTMENT, 5_000, TakeLane(5_000)),
+        (APPOINTMENT, 60_000, TakeLane(60_000)),
+        # a retry that nobody announced: the next lane of the grid
+        (RETRY, 0, TakeLane(100)),
+        (RETRY, 37_000, TakeLane(39_228)),
+        (RETRY, 61_300, TakeLane(63_175)),
+        # an appointment that nobody announced: the ladder
+        (APPOINTMENT, 1, TakeLadder((0,), 100)),
+        (APPOINTMENT, 37_000, TakeLadder((8, 6, 5, 4, 1), 37_000)),
+        (APPOINTMENT, 61_300, TakeLadder((9, 6, 5, 2, 0), 61_300)),
+        (APPOINTMENT, 61_301, TakeLadder((9, 6, 5, 2, 1), 61_400)),
+        # an appointment beyond the range: all rungs, and the rest afterwards
+        (APPOINTMENT, 10**12, TakeLadder(ALL, 53_687_091_100)),
+    ],
+)
+def test_which_way_when(wish, delay_ms, choice):
+    assert chosen(wish, delay_ms) == choice
+
+
+def test_a_retry_beyond_the_limit_is_an_error_and_an_appointment_is_not():
+    with pytest.raises(DelayTooLong):
+        chosen(RETRY, 60_000, limit_ms=59_999)
+
+    assert chosen(APPOINTMENT, 60_000, limit_ms=59_999) == TakeLadder((9, 6, 4, 3), 60_000)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_the_way_of_a_lane(kind):
+    assert way(TakeLane(5_000), NAMES, kind, ladder=LADDER) == Way(
+        length_ms=5_000,
+        exchange=f"dlx.v1.wait.{kind}.000000005000",
+        headers={},
+        needs=lane(NAMES, kind, 5_000),
+    )
+
+
+def test_the_way_of_an_expiring_lane():
+    assert way(TakeLane(5_000), NAMES, "classic", ladder=LADDER, lane_expires_ms=600_000) == Way(
+        length_ms=5_000,
+        exchange="dlx.v1.wait.classic.000000005000.000000605000",
+        headers={},
+        needs=lane(NAMES, "classic", 5_000, expires_ms=600_000),
+    )
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_the_way_of_the_ladder_begins_at_its_highest_rung_and_needs_all_of_them(kind):
+    assert way(TakeLadder((9, 6, 5, 2, 0), 61_300), NAMES, kind, ladder=LADDER) == Way(
+        length_ms=61_300,
+        exchange=f"dlx.v1.ladder.{kind}.00100.09",
+        headers={f"dlx-rung-{number:02d}": True for number in (9, 6, 5, 2, 0)},
+        needs=rungs(NAMES, kind, LADDER),
+    )
