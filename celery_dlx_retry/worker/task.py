@@ -164,7 +164,8 @@ class DLXRetryTask(Task):
         try:
             if attempt.is_exhausted:
                 return ask(**when)
-            wait_ms = self._delay_ms(self.default_retry_delay if countdown is None and not eta else countdown, eta)
+            asked = self.default_retry_delay if countdown is None and not eta else countdown
+            wait_ms = delay_ms(self.app, countdown=asked, eta=eta)
             return retry_within(self, attempt, ask, Wait(wait_ms, attempt.latest_ms), when)
         except (PublishError, TopologyError) as problem:
             raise give_back(self, attempt, problem) from problem
