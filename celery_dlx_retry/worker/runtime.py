@@ -209,10 +209,12 @@ class Runtime:
         A lane does not: whoever publishes to a missing one is told so. On a ladder without its lowest rungs a message
         would be early and nobody told, hence each process has all of it before it uses it.
         """
+        # A lane that may be full is for retries, which have a budget; an appointment would be refused for nothing.
+        has_room = wish is Wish.RETRY or self.settings.max_waiting is None
         choice = choose(
             delay_ms,
             wish=wish,
-            announced=self.exact_lanes,
+            announced=self.exact_lanes if has_room else frozenset(),
             grid=self.settings.grid,
             limit_ms=self.settings.max_delay_ms,
             ladder=self.ladder,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from celery import chain
+from celery import Celery, chain
 from support import eventually, put
 
+from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.core.topology import Names
 from tests.worker.stage import stage
 
@@ -34,8 +35,9 @@ def send(project):
 def fill(project):
     """Let so many messages of nobody wait in a lane."""
 
-    def fill(delay_ms, count=MOST_WAITING):
-        put(project.url, range(count), exchange=lane(project, delay_ms), routing_key="nobody")
+    def fill(delay_ms):
+        missing = range(waiting(project, delay_ms), MOST_WAITING)
+        put(project.url, missing, exchange=lane(project, delay_ms), routing_key="nobody")
 
     return fill
 
@@ -118,10 +120,24 @@ def test_what_a_full_lane_refuses_waits_longer_if_the_budget_says_so_and_that_la
 
     send("queue_up")
     eventually(lambda: waiting(project, 62_000) == 1)
-    fill(62_000, MOST_WAITING - 1)
+    fill(62_000)
     (letter,) = letters_of(project, [send("queue_up")])
 
     assert (letter.record.reason, delays(letter)) == ("budget", [None])
+
+
+def test_a_countdown_is_no_retry_and_not_refused_where_they_are(project, fill):
+    web = project._apps["web"] = Celery("web", config_source=project.conf, set_as_current=False)
+
+    @web.task(name="limits.crowd", base=DLXRetryTask, shared=False, policy=60)
+    def crowd(): ...
+
+    fill(60_000)
+
+    result = crowd.apply_async(countdown=60)
+
+    assert result.state == "PENDING"
+    assert waiting(project, 60_000) == MOST_WAITING
 
 
 def test_what_is_to_be_parked_in_a_full_lane_stays_on_its_queue(project, send, outage, fill):
