@@ -61,8 +61,8 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
 def _facts(target: Target) -> Facts:
     app, conf, runtime = target.app, target.app.conf, target.runtime
     properties = target.connection.connection.server_properties
-    drifts = list(find(target.connection, target.plan, target.management))
-    ours = {queue.name for queue in target.plan.queues}
+    drifts = list(find(target.connection, target.plan(), target.management))
+    ours = {queue.name for queue in target.plan().queues}
     return Facts(
         transport="amqp",
         product=str(properties.get("product", "")),

@@ -86,7 +86,9 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
 
         def to_work_queue(seen: Seen, task: WaitingTask) -> None:
             with publisher.producer() as producer:
-                producer.publish_message(seen.message, exchange="", routing_key=task.queue)
+                # Without its eta, before which a worker would send it on to wait.
+                message = seen.message.with_headers({**seen.message.headers, "eta": None})
+                producer.publish_message(message, exchange="", routing_key=task.queue)
 
         moved = _take(target, task_ids, lambda _lane: to_work_queue, done="runs", as_json=as_json)
     audit("waiting run", asked=len(task_ids), moved=len(moved))

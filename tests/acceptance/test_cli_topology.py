@@ -79,6 +79,17 @@ def test_the_plan_comes_in_the_words_of_other_tools(dlx, project, form, start):
     assert dlx("plan", "--format", form, "-Q", project.queue).startswith(start)
 
 
+def test_the_ladder_is_in_the_plan_if_asked_for_and_no_longer_missing_once_declared(dlx, declared, project):
+    assert declared
+    without, whole = (dlx.json("plan", "-Q", project.queue, *words) for words in ((), ("--ladder",)))
+    rungs = {it["name"] for it in whole if it not in without and it["object"] == "queue"}
+
+    assert rungs == {project.names.rung("classic", 100, number) for number in range(29)}
+    assert {it["name"] for it in dlx.json("check", "--ladder", code=1) if it["kind"] == "missing"} == rungs
+    dlx("declare", "--ladder")
+    assert "All of it stands." in dlx("check", "--ladder")
+
+
 def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declared, project, broker, management):
     if not broker.can_restart:
         pytest.skip("rabbitmqctl is only for a broker of our own")

@@ -56,7 +56,19 @@ def test_a_policy_is_drift_if_it_takes_messages_away(definition, harms):
 def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
     name = NAMES.lane(kind, 319_299)
 
+    limited = Names(max_waiting=7).lane(kind, 319_299)
+    expiring = NAMES.lane(kind, 319_299, expires_ms=600_000)
+
     assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=319_299)
+    assert NAMES.lane_of(limited) == Lane(name=limited, kind=kind, delay_ms=319_299)
+    assert NAMES.lane_of(expiring) == Lane(name=expiring, kind=kind, delay_ms=319_299, stays=False)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_rung_is_as_long_as_its_number_says(kind):
+    name = NAMES.rung(kind, 100, 7)
+
+    assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=12_800, is_rung=True)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +82,8 @@ def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
         "dlx.v2.wait.classic.000000005000",
         "dlx.v1.wait.stream.000000005000",
         "other.v1.wait.classic.000000005000",
+        "dlx.v1.wait.classic.max.000000005000",
+        "dlx.v1.ladder.classic.00100",
         "my.dlx.v1.wait.classic.000000005000",
     ],
 )
