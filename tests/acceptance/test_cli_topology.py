@@ -83,10 +83,18 @@ def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declar
     if not broker.can_restart:
         pytest.skip("rabbitmqctl is only for a broker of our own")
     assert declared
-    command = shlex.split(dlx("policy"))
+    theirs = {
+        "pattern": f"^{project.queue}$",
+        "definition": {"expires": 86_400_000},
+        "priority": 3,
+        "apply-to": "queues",
+    }
+    management.call("PUT", f"/policies/{management._vhost}/theirs", theirs)
+
+    comment, printed = dlx("policy").splitlines()
+    command = shlex.split(printed)
     broker.ctl(*command[1:])
-    # It does not apply at once.
-    eventually(lambda: management.call("GET", f"/queues/{management._vhost}/{project.queue}")["policy"])
+    applies(management, project.queue, command[-3])
 
     project.send("succeed")
     with Connection(project.url) as connection:
@@ -94,8 +102,12 @@ def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declar
         found = eventually(lambda: channel.basic_get(project.queue))
         channel.basic_reject(found.delivery_tag, requeue=False)
         (letter,) = eventually(project.dead)
-    broker.ctl("clear_policy", command[-3])
+    for policy in ("theirs", command[-3]):
+        broker.ctl("clear_policy", policy)
 
+    assert comment == f"# Takes the place of the policy 'theirs' on {project.queue}, and keeps what it sets."
+    assert command[5] == "4"
+    assert json.loads(command[-1])["expires"] == 86_400_000
     assert command[0] == "rabbitmqctl"
     assert (letter.record.reason, letter.record.task) == ("rejected", "project.succeed")
 
@@ -148,6 +160,12 @@ def test_the_doctor_finds_nothing_in_a_healthy_project(project, broker, dlx):
     found = alone(project, broker, "project_well", code=0)
 
     assert found == []
+
+
+def applies(management, queue, policy):
+    """It does not in the same instant."""
+    path = f"/queues/{management._vhost}/{queue}"
+    eventually(lambda: management.call("GET", path).get("policy") == policy)
 
 
 def alone(project, broker, module, *, code):
