@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-from celery_dlx_retry.core.policies import BrokerPolicies
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.errors import NoManagement
 
 if TYPE_CHECKING:

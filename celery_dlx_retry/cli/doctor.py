@@ -15,9 +15,9 @@ from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table
 from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting
 from celery_dlx_retry.core.backoff import as_policy
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.core.findings import findings
-from celery_dlx_retry.core.policies import BrokerPolicies
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:

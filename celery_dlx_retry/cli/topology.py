@@ -21,7 +21,7 @@ from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sen
 from celery_dlx_retry.cli.target import connect, management_option, note, queues_of, queues_option, targeting
 from celery_dlx_retry.core import plan as plans
 from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
-from celery_dlx_retry.core.policies import BrokerPolicies
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from celery_dlx_retry.core.policies import BrokerPolicies
+    from celery_dlx_retry.core.broker_policies import BrokerPolicies
     from celery_dlx_retry.core.topology import QueueSpec, Topology
 
 Kind = Literal["missing", "mismatch", "unbound", "policy", "unchecked"]

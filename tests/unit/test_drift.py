@@ -8,8 +8,8 @@ import shlex
 import pytest
 
 from celery_dlx_retry.core.attach import dead_letter_policy
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.drift import overridden, unbound
-from celery_dlx_retry.core.policies import BrokerPolicies
 from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
 
 NAMES = Names()
