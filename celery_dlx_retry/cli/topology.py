@@ -15,7 +15,6 @@ from celery_dlx_retry.broker.declare import declare as make_stand
 from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.lanes import prune as prune_lanes
 from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.broker.management import definition_of
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
@@ -30,6 +29,7 @@ from celery_dlx_retry.cli.target import (
 )
 from celery_dlx_retry.core import plan as plans
 from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -216,12 +216,12 @@ def prune(  # noqa: PLR0913 - one per option
 def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | None]]:
     """Each work queue with the dead-letter exchange that it has, or the policy that it needs."""
     seen = target.management.queues() if target.management else {}
-    policies = target.management.policies() if target.management else {}
+    policies = target.management.policies() if target.management else BrokerPolicies()
     for queue, work_queue in zip(target.queues, target.work_queues, strict=True):
         facts: dict[str, Any] = seen.get(queue.name, {})
         arguments = {**(queue.queue_arguments or {}), **facts.get("arguments", {})}
-        current = policies.get(facts.get("policy") or "", {})
-        exchange = arguments.get("x-dead-letter-exchange", definition_of(facts).get("dead-letter-exchange"))
+        current = policies.of(queue.name, work_queue.kind)
+        exchange = arguments.get("x-dead-letter-exchange", current.get("definition", {}).get("dead-letter-exchange"))
         if exchange is not None:
             yield queue.name, exchange, None
             continue
