@@ -33,7 +33,7 @@ def find(connection: Connection, topology: Topology, management: Management | No
         for drift in unbound(topology, management.bindings()):
             if not gone.intersection(drift.name.split(" -> ")):  # that it is not bound either goes without saying
                 yield drift
-        yield from overridden(topology, management.policies_of_queues())
+        yield from overridden(topology, management.policies())
 
 
 def _objects(connection: Connection, topology: Topology) -> Iterator[Drift]:

@@ -10,8 +10,7 @@ from amqp.exceptions import AccessRefused, PreconditionFailed
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.look import counts, give_back
-from celery_dlx_retry.core.topology import Lane
-from celery_dlx_retry.core.topology import lane as lane_topology
+from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Topology
 from celery_dlx_retry.errors import Forbidden
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from kombu.connection import Connection
 
     from celery_dlx_retry.broker.management import Management
-    from celery_dlx_retry.core.settings import QueueType
-    from celery_dlx_retry.core.topology import Names
+    from celery_dlx_retry.core.topology import Lane, Names
 
 # How long a message may be on its way from an exchange that is gone to the queue behind it.
 SETTLE_SECONDS = 2.0
@@ -32,31 +30,19 @@ _USED_AGAIN = "in use again"
 
 
 def standing_lanes(
-    connection: Connection,
-    names: Names,
-    *,
-    kinds: Iterable[QueueType],
-    delays_ms: Iterable[int],
-    management: Management | None,
+    connection: Connection, names: Names, *, possible: Iterable[str], management: Management | None
 ) -> list[Lane]:
-    """All lanes that exist, shortest first.
+    """All lanes and rungs that exist, shortest first.
 
     AMQP has no list of queues: without the HTTP API each possible one is asked for by its name, a millisecond each,
     and the broker's log has a line for each that is not there.
     """
-    if management is not None:
-        found = [it for name in management.queues() if (it := names.lane_of(name))]
-    else:
-        possible = {
-            names.lane(kind, delay_ms): Lane(name=names.lane(kind, delay_ms), kind=kind, delay_ms=delay_ms)
-            for kind in kinds
-            for delay_ms in delays_ms
-        }
-        found = [possible[name] for name in counts(connection, possible)]
-    return sorted(found, key=lambda it: (it.delay_ms, it.kind))
+    there = management.queues() if management is not None else counts(connection, possible)
+    found = (names.lane_of(name) for name in there)
+    return sorted((lane for lane in found if lane), key=lambda it: (it.is_rung, it.delay_ms, it.kind))
 
 
-def prune(connection: Connection, names: Names, lanes: Iterable[Lane]) -> Iterator[tuple[Lane, str]]:
+def prune(connection: Connection, lanes: Iterable[Lane]) -> Iterator[tuple[Lane, str]]:
     """Delete those that nobody uses; yields each, with why it stays or an empty text.
 
     The exchange goes first, so that nothing new comes in: a publisher finds no route, and makes the lane again. Then
@@ -74,7 +60,7 @@ def prune(connection: Connection, names: Names, lanes: Iterable[Lane]) -> Iterat
         if there.ready or there.consumers:
             yield lane, _HOLDS if there.ready else _LOOKED_INTO
         else:
-            watches.append(_Watch(connection, names, lane))
+            watches.append(_Watch(connection, lane))
     deadline = time.monotonic() + SETTLE_SECONDS
     while watches and (left := deadline - time.monotonic()) > 0:
         with suppress(TimeoutError):
@@ -90,10 +76,10 @@ def prune(connection: Connection, names: Names, lanes: Iterable[Lane]) -> Iterat
 class _Watch:
     """A lane without its exchange, and a consumer that sees whether anything still turns up."""
 
-    def __init__(self, connection: Connection, names: Names, lane: Lane) -> None:
+    def __init__(self, connection: Connection, lane: Lane) -> None:
         self.lane = lane
         self.arrived: list[Any] = []
-        self._connection, self._names = connection, names
+        self._connection = connection
         self._delete_exchange()
         self._channel = connection.channel()
         self._tag = self._channel.basic_consume(lane.name, callback=self.arrived.append, on_cancel=lambda _tag: None)
@@ -115,7 +101,9 @@ class _Watch:
 
     def _restore(self) -> None:
         self._channel.close()
-        declare(self._connection, lane_topology(self._names, self.lane.kind, self.lane.delay_ms))
+        name = self.lane.name  # the queue still stands
+        exchange = ExchangeSpec(name=name, kind="fanout")
+        declare(self._connection, Topology(exchanges=(exchange,), bindings=(BindingSpec(exchange=name, queue=name),)))
 
     def _delete_queue(self) -> str:
         """Only if the exchange was away all the time: then nothing can be on its way.

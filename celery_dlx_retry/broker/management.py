@@ -9,6 +9,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.errors import NoManagement
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _TIMEOUT_SECONDS = 5.0
 _REFUSED = {401, 403}
 _COLUMNS = (
     "name", "type", "durable", "auto_delete", "exclusive", "arguments", "consumers", "messages_ready",
-    "messages_unacknowledged", "head_message_timestamp", "policy", "operator_policy", "effective_policy_definition",
+    "messages_unacknowledged", "head_message_timestamp",
     "message_stats.publish_details.rate", "message_stats.deliver_get_details.rate",
 )  # fmt: skip
 
@@ -52,13 +53,13 @@ class Management:
             (it["source"], it["destination"], it["routing_key"]) for it in found if it["destination_type"] == "queue"
         }
 
-    def policies_of_queues(self) -> dict[str, dict[str, Any]]:
-        """What policies and operator policies together set on each queue."""
-        return {name: definition_of(queue) for name, queue in self.queues().items()}
-
-    def policies(self) -> dict[str, dict[str, Any]]:
-        """The policies of the virtual host by name."""
-        return {policy["name"]: policy for policy in self._get(f"/policies/{self._vhost}")}
+    def policies(self) -> BrokerPolicies:
+        """The policies of the virtual host, the operator's too as far as we may see them."""
+        try:
+            operator = self._get(f"/operator-policies/{self._vhost}")
+        except NoManagement:
+            operator = []
+        return BrokerPolicies(user=tuple(self._get(f"/policies/{self._vhost}")), operator=tuple(operator))
 
     @property
     def _vhost(self) -> str:
@@ -97,12 +98,6 @@ def management_of(connection: Connection, url: str | None) -> Management:
     if parts.username:
         user, password = unquote(parts.username), unquote(parts.password or "")
     return Management(url=shown, user=user, password=password, vhost=vhost)
-
-
-def definition_of(queue: dict[str, Any]) -> dict[str, Any]:
-    """What its policy and operator policy set."""
-    definition = queue.get("effective_policy_definition")
-    return definition if isinstance(definition, dict) else {}  # an empty one is a list on older brokers
 
 
 def _bracketed(host: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import looking
@@ -23,7 +24,7 @@ _LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingTask:
-    """A task in a lane. ``due_ms`` is when it comes back, in ms since 1970; None if its history is lost."""
+    """A task in a lane or on a rung. ``due_ms`` is when it comes back, in ms since 1970; None if nothing tells."""
 
     task: str
     task_id: str
@@ -77,10 +78,12 @@ def take(
 
 
 def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
-    """What the headers tell. The lane's exchange is a fanout: the routing key is the work queue."""
+    """What the headers tell. The exchange of a lane or rung leaves the routing key alone: it is the work queue."""
     headers = seen.message.headers
     history = history_of(headers)
     since_ms = history[-1].at_ms if history and 0 < history[-1].at_ms <= _LAST_MS - lane.delay_ms else None
+    # The worker wrote the time just before it published: what is told is early by that, and the return never is.
+    due_ms = None if since_ms is None or lane.is_rung else since_ms + lane.delay_ms
     retries = headers.get("retries")
     return WaitingTask(
         task=str(headers.get("task", "")),
@@ -90,7 +93,15 @@ def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
         delay_ms=lane.delay_ms,
         retry=retries if is_count(retries) else 0,
         since_ms=since_ms,
-        # The worker wrote the time just before it published: what is told is early by that, and the return never is.
-        due_ms=None if since_ms is None else since_ms + lane.delay_ms,
+        due_ms=_eta_ms(headers.get("eta")) or due_ms,  # a retry has no eta
         error=history[-1].error if history else "",
     )
+
+
+def _eta_ms(eta: object) -> int | None:
+    """As Celery writes it into a header; None if it is something else."""
+    try:
+        at = datetime.fromisoformat(str(eta))
+    except ValueError:
+        return None
+    return None if at.tzinfo is None else int(at.timestamp() * 1000)

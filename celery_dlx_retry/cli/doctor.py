@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.broker.drift import find
-from celery_dlx_retry.broker.management import definition_of
 from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table
 from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting
 from celery_dlx_retry.core.backoff import as_policy
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.core.findings import findings
 from celery_dlx_retry.worker.task import DLXRetryTask
@@ -61,8 +61,8 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
 def _facts(target: Target) -> Facts:
     app, conf, runtime = target.app, target.app.conf, target.runtime
     properties = target.connection.connection.server_properties
-    drifts = list(find(target.connection, target.plan, target.management))
-    ours = {queue.name for queue in target.plan.queues}
+    drifts = list(find(target.connection, target.plan(), target.management))
+    ours = {queue.name for queue in target.plan().queues}
     return Facts(
         transport="amqp",
         product=str(properties.get("product", "")),
@@ -138,13 +138,17 @@ def _jittered_ms(app: Any) -> list[int]:
 
 def _queues(target: Target) -> tuple[WorkQueueFacts, ...]:
     told = target.management.queues() if target.management else {}
+    policies = target.management.policies() if target.management else BrokerPolicies()
     return tuple(
         WorkQueueFacts(
             name=queue.name,
             kind=work_queue.kind,
             durable=bool(told.get(queue.name, {}).get("durable", queue.durable)),
             transient=queue.exchange.delivery_mode in _TRANSIENT,
-            arguments=_arguments(queue, told.get(queue.name, {})),
+            arguments={
+                **policies.definition(queue.name, work_queue.kind),
+                **_arguments(queue, told.get(queue.name, {})),
+            },
         )
         for queue, work_queue in zip(target.queues, target.work_queues, strict=True)
         if not queue.alias  # a broadcast queue is meant to be of the moment
@@ -160,7 +164,6 @@ def _arguments(queue: Queue, told: dict[str, Any]) -> dict[str, Any]:
     named = {**(queue.queue_arguments or {}), **told.get("arguments", {})}
     return {
         **{key: value for key, value in given.items() if value is not None},
-        **definition_of(told),
         **{key.removeprefix("x-"): value for key, value in named.items()},
     }
 

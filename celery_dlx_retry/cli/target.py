@@ -11,7 +11,6 @@ from celery.exceptions import ImproperlyConfigured
 from celery_dlx_retry.broker.lanes import standing_lanes
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.cli.output import one_sentence
-from celery_dlx_retry.core.lanes import grid
 from celery_dlx_retry.errors import NoManagement
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -40,6 +39,9 @@ management_option = click.option(
     default=None,
     help="RabbitMQ's HTTP API, if not at the usual port of the broker's host.  [env var: DLX_MANAGEMENT_URL]",
 )
+ladder_option = click.option(
+    "--ladder", is_flag=True, help="Also the ladder, which is otherwise declared by the first countdown or eta."
+)
 
 
 class Target:
@@ -58,21 +60,14 @@ class Target:
         """The queues that workers consume."""
         return [self.runtime.work_queue(queue) for queue in self.queues]
 
-    @property
-    def plan(self) -> Topology:
+    def plan(self, *, ladder: bool = False) -> Topology:
         """What must stand for them."""
-        return self.runtime.plan(self.queues)
+        return self.runtime.plan(self.queues, ladder=ladder)
 
     def lanes(self) -> list[Lane]:
-        """All lanes that exist under our prefix, announced or not."""
-        settings = self.runtime.settings
-        return standing_lanes(
-            self.connection,
-            self.names,
-            kinds={queue.kind for queue in self.work_queues},
-            delays_ms=self.runtime.exact_lanes.union(grid(settings.grid, settings.max_delay_ms)),
-            management=self.management,
-        )
+        """All lanes and rungs that exist under our prefix, announced or not."""
+        possible = {name for queue in self.work_queues for name in self.runtime.wait_queues(queue.kind)}
+        return standing_lanes(self.connection, self.names, possible=possible, management=self.management)
 
 
 @contextmanager

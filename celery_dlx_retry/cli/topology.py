@@ -15,13 +15,21 @@ from celery_dlx_retry.broker.declare import declare as make_stand
 from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.lanes import prune as prune_lanes
 from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.broker.management import definition_of
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
-from celery_dlx_retry.cli.target import connect, management_option, note, queues_of, queues_option, targeting
+from celery_dlx_retry.cli.target import (
+    connect,
+    ladder_option,
+    management_option,
+    note,
+    queues_of,
+    queues_option,
+    targeting,
+)
 from celery_dlx_retry.core import plan as plans
 from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -48,9 +56,10 @@ _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     show_default=True,
     help="In whose words.",
 )
+@ladder_option
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, queue_names: str | None, form: str, *, as_json: bool) -> None:
+def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool, as_json: bool) -> None:
     """Show what a worker would declare; nothing is changed."""
     app = ctx.obj.app
     with one_sentence():
@@ -63,7 +72,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, as_json: boo
                 runtime.learn_kinds(connection, queues)
             except (AMQPError, KombuError, OSError):
                 note("the broker does not answer; a queue whose arguments name no type is taken for a classic one.")
-        topology = runtime.plan(queues)
+        topology = runtime.plan(queues, ladder=ladder)
     if as_json:
         for fact in plans.facts(topology):
             json_line(fact)
@@ -76,12 +85,15 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, as_json: boo
 @click.command()
 @queues_option
 @management_option
+@ladder_option
 @json_option
 @click.pass_context
-def check(ctx: click.Context, queue_names: str | None, management_url: str | None, *, as_json: bool) -> None:
+def check(
+    ctx: click.Context, queue_names: str | None, management_url: str | None, *, ladder: bool, as_json: bool
+) -> None:
     """Compare what stands on the broker with the plan; nothing is changed. Exit code 1 if anything differs."""
     with targeting(ctx, queue_names, management_url) as target:
-        found = list(find(target.connection, target.plan, target.management))
+        found = list(find(target.connection, target.plan(ladder=ladder), target.management))
     differences = [drift for drift in found if drift.kind != "unchecked"]
     if as_json:
         for drift in found:
@@ -98,14 +110,15 @@ def check(ctx: click.Context, queue_names: str | None, management_url: str | Non
 
 @click.command()
 @queues_option
+@ladder_option
 @click.pass_context
-def declare(ctx: click.Context, queue_names: str | None) -> None:
+def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool) -> None:
     """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
     with targeting(ctx, queue_names, None) as target:
         for queue in target.queues:
             make_sure(target.connection, queue)
         target.runtime.learn_kinds(target.connection, target.queues)
-        topology = target.plan
+        topology = target.plan(ladder=ladder)
         make_stand(target.connection, topology)
     facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
     audit("declare", prefix=target.names.prefix, **facts)
@@ -177,8 +190,9 @@ def prune(  # noqa: PLR0913 - one per option
             raise click.ClickException(
                 "dlx_declare is False: the workers could not make a lane again. Prune with an app that may declare."
             )
-        announced = set() if everything else {queue.name for queue in target.plan.queues}
-        lanes = [lane for lane in target.lanes() if lane.name not in announced]
+        announced = set() if everything else {queue.name for queue in target.plan().queues}
+        # A ladder without one of its rungs would be early, and what expires goes by itself.
+        lanes = [it for it in target.lanes() if it.stays and not it.is_rung and it.name not in announced]
         depths = counts(target.connection, [lane.name for lane in lanes])
         empty = [lane for lane in lanes if lane.name in depths and not depths[lane.name].ready]
         if dry_run or not empty:
@@ -187,7 +201,7 @@ def prune(  # noqa: PLR0913 - one per option
             if not yes:
                 what = counted(len(empty), "empty lane")
                 click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
-            outcome = list(prune_lanes(target.connection, target.names, empty))
+            outcome = list(prune_lanes(target.connection, empty))
     gone = [lane for lane, reason in outcome if not reason]
     if as_json:
         for lane, reason in outcome:
@@ -202,12 +216,12 @@ def prune(  # noqa: PLR0913 - one per option
 def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | None]]:
     """Each work queue with the dead-letter exchange that it has, or the policy that it needs."""
     seen = target.management.queues() if target.management else {}
-    policies = target.management.policies() if target.management else {}
+    policies = target.management.policies() if target.management else BrokerPolicies()
     for queue, work_queue in zip(target.queues, target.work_queues, strict=True):
         facts: dict[str, Any] = seen.get(queue.name, {})
         arguments = {**(queue.queue_arguments or {}), **facts.get("arguments", {})}
-        current = policies.get(facts.get("policy") or "", {})
-        exchange = arguments.get("x-dead-letter-exchange", definition_of(facts).get("dead-letter-exchange"))
+        current = policies.of(queue.name, work_queue.kind)
+        exchange = arguments.get("x-dead-letter-exchange", current.get("definition", {}).get("dead-letter-exchange"))
         if exchange is not None:
             yield queue.name, exchange, None
             continue

@@ -13,7 +13,7 @@ from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.waiting import take
 from celery_dlx_retry.broker.waiting import waiting as who_waits
 from celery_dlx_retry.cli.audit import audit, who
-from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, time_of, yes_option
+from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, progress, table, time_of, yes_option
 from celery_dlx_retry.cli.target import management_option, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 def waiting(ctx: click.Context) -> None:
     """Tasks that wait in lanes; without a command, list them."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(list_waiting, limit=100)
+        with list_waiting.make_context("list", [], parent=ctx) as alone:
+            list_waiting.invoke(alone)
 
 
 @waiting.command("list")
@@ -43,24 +44,27 @@ def waiting(ctx: click.Context) -> None:
 @management_option
 @json_option
 @click.pass_context
-def list_waiting(  # noqa: PLR0913, PLR0917 - one per option
+def list_waiting(  # noqa: PLR0913 - one per option
     ctx: click.Context,
-    task: str | None = None,
-    queue: str | None = None,
-    limit: int = 100,
-    management_url: str | None = None,
-    as_json: bool = False,  # noqa: FBT001, FBT002 - click's
+    *,
+    task: str | None,
+    queue: str | None,
+    limit: int,
+    management_url: str | None,
+    as_json: bool,
 ) -> None:
     """Show which tasks wait, for which work queue, until when; the next one first. They keep their time."""
-
-    def wanted(it: WaitingTask) -> bool:
-        return fnmatchcase(it.task, task or "*") and fnmatchcase(it.queue, queue or "*")
-
     found: list[WaitingTask] = []
     with targeting(ctx, None, management_url) as target:
         lanes, total = _filled(target)
-        for lane in lanes:
-            found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
+        with progress("Looking into lanes", total) as step:
+
+            def wanted(it: WaitingTask) -> bool:
+                step()
+                return fnmatchcase(it.task, task or "*") and fnmatchcase(it.queue, queue or "*")
+
+            for lane in lanes:
+                found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
     found.sort(key=lambda it: it.due_ms or 0)
     shown = found[:limit]
     if as_json:
@@ -86,7 +90,9 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
 
         def to_work_queue(seen: Seen, task: WaitingTask) -> None:
             with publisher.producer() as producer:
-                producer.publish_message(seen.message, exchange="", routing_key=task.queue)
+                # Without its eta, before which a worker would send it on to wait.
+                message = seen.message.with_headers({**seen.message.headers, "eta": None})
+                producer.publish_message(message, exchange="", routing_key=task.queue)
 
         moved = _take(target, task_ids, lambda _lane: to_work_queue, done="runs", as_json=as_json)
     audit("waiting run", asked=len(task_ids), moved=len(moved))

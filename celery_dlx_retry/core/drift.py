@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
+    from celery_dlx_retry.core.broker_policies import BrokerPolicies
     from celery_dlx_retry.core.topology import QueueSpec, Topology
 
 Kind = Literal["missing", "mismatch", "unbound", "policy", "unchecked"]
@@ -47,10 +48,11 @@ def unbound(topology: Topology, found: Collection[tuple[str, str, str]]) -> Iter
             )
 
 
-def overridden(topology: Topology, policies: Mapping[str, Mapping[str, Any]]) -> Iterator[Drift]:
-    """Our queues on which a policy or operator policy sets what takes messages away; name -> its definition."""
+def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
+    """Our queues on which a policy or operator policy sets what takes messages away."""
     for queue in topology.queues:
-        for key, value in sorted(policies.get(queue.name, {}).items()):
+        definition = policies.definition(queue.name, "quorum" if queue.is_quorum else "classic")
+        for key, value in sorted(definition.items()):
             if key in _HARM and _wins(queue, key, value):
                 yield Drift(
                     kind="policy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +23,10 @@ NO_DELIVERY_LIMIT = 1_000_000_000
 
 _NAME_BYTES = 255  # an AMQP short string
 _LANE_DIGITS = 12
-_KINDS: tuple[QueueType, ...] = ("classic", "quorum")
+_LANE = re.compile(
+    rf"v1\.wait\.(classic|quorum)\.(?:max\d+\.)?(\d{{{_LANE_DIGITS}}})(?:\.(\d{{{_LANE_DIGITS}}}))?", re.ASCII
+)
+_RUNG = re.compile(r"v1\.ladder\.(classic|quorum)\.(\d{5})\.(\d{2})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +116,13 @@ class WorkQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """A way to wait one fixed time, by its name."""
+    """A way to wait one fixed time, by its name: a lane that stays or expires, or a rung of the ladder."""
 
     name: str
     kind: QueueType
     delay_ms: int
+    is_rung: bool = False
+    stays: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +152,14 @@ class Names:
         return f"{self.prefix}.v1.ladder.{kind}.{resolution_ms:05d}.{number:02d}"
 
     def lane_of(self, name: str) -> Lane | None:
-        """The lane whose name this is; None if it is none of ours."""
-        for kind in _KINDS:
-            head = self.lane(kind, 0)[:-_LANE_DIGITS]
-            digits = name.removeprefix(head)
-            if digits != name and digits.isdecimal() and self.lane(kind, int(digits)) == name:
-                return Lane(name=name, kind=kind, delay_ms=int(digits))
+        """The lane, or rung, whose name this is, also under other limits than ours; None if it is none of ours."""
+        ours, tail = name.startswith(f"{self.prefix}."), name.removeprefix(f"{self.prefix}.")
+        if ours and (lane := _LANE.fullmatch(tail)):
+            kind, delay_ms, expires_ms = lane.groups()
+            return Lane(name=name, kind=_kind(kind), delay_ms=int(delay_ms), stays=not expires_ms)
+        if ours and (rung := _RUNG.fullmatch(tail)):
+            kind, resolution_ms, number = rung.groups()
+            return Lane(name=name, kind=_kind(kind), delay_ms=int(resolution_ms) << int(number), is_rung=True)
         return None
 
     def back(self, kind: QueueType) -> str:
@@ -241,6 +249,10 @@ def around(names: Names, queue: WorkQueue) -> Topology:
             BindingSpec(exchange=names.dead(), queue=dead_letters, routing_key=queue.family),
         ),
     )
+
+
+def _kind(text: str) -> QueueType:
+    return "quorum" if text == "quorum" else "classic"
 
 
 def _keeping(kind: QueueType) -> tuple[Argument, ...]:

@@ -19,7 +19,7 @@ from celery_dlx_retry.broker.queues import declared_kind, found_kind, make_sure,
 from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
 from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.lanes import lane_ms
+from celery_dlx_retry.core.lanes import grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
 from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
@@ -183,8 +183,8 @@ class Runtime:
             for queue in queues:
                 self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
 
-    def plan(self, queues: Iterable[Queue]) -> Topology:
-        """All that must stand for a worker that consumes these queues."""
+    def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
+        """All that must stand for a worker that consumes these queues; the ladder only needs to for countdowns."""
         work_queues = [self.work_queue(queue) for queue in queues]
         kinds = sorted({queue.kind for queue in work_queues})
         topology = foundation(self.names, kinds)
@@ -193,7 +193,17 @@ class Runtime:
         for kind in kinds:
             for delay_ms in sorted(self.exact_lanes):
                 topology |= lane(self.names, kind, delay_ms)
+            if ladder:
+                topology |= rungs(self.names, kind, self.ladder)
         return topology
+
+    def wait_queues(self, kind: QueueType) -> set[str]:
+        """The names of all wait queues of this type that the app may ever have made under its present settings."""
+        settings, names = self.settings, self.names
+        steps = grid(settings.grid, settings.max_delay_ms)
+        found = {names.lane(kind, delay_ms) for delay_ms in self.exact_lanes.union(steps)}
+        found |= {names.lane(kind, delay_ms, expires_ms=settings.lane_expires_ms) for delay_ms in steps}
+        return found.union(queue.name for queue in rungs(names, kind, self.ladder).queues)
 
     def adopt(self, queue: Queue) -> WorkQueue:
         """A queue that somebody asked for and that this worker may not consume: made as Celery would make it."""

@@ -164,9 +164,9 @@ class DLXRetryTask(Task):
         try:
             if attempt.is_exhausted:
                 return ask(**when)
-            asked = self.default_retry_delay if countdown is None and not eta else countdown
-            wait_ms = delay_ms(self.app, countdown=asked, eta=eta)
-            return retry_within(self, attempt, ask, Wait(wait_ms, attempt.latest_ms), when)
+            seconds = self.default_retry_delay if countdown is None and not eta else countdown
+            wait = Wait(delay_ms(self.app, countdown=seconds, eta=eta), attempt.latest_ms)
+            return retry_within(self, attempt, ask, wait, when)
         except (PublishError, TopologyError) as problem:
             raise give_back(self, attempt, problem) from problem
         except Reject as reject:

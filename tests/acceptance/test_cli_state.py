@@ -82,6 +82,18 @@ def test_one_runs_now_one_is_cancelled_and_the_third_keeps_its_time(project, dlx
     dlx("waiting", "run", runs.id, code=1)  # it no longer waits
 
 
+def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, dlx, waiting):
+    assert waiting
+    due = time.time() + WAIT_SECONDS
+    result = project.app.send_task("project.succeed", ("now",), countdown=WAIT_SECONDS)
+
+    listed = eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == result.id])
+    assert due <= listed[0]["due_ms"] / 1000 + 0.001 < due + 30
+    dlx("waiting", "run", result.id)
+
+    assert result.get(timeout=20) == "now"
+
+
 def test_watch_prints_again_and_again_and_ends_well_at_ctrl_c(dlx):
     process = dlx.start("watch", "--interval", "0.2")
     with process:

@@ -79,23 +79,49 @@ def test_the_plan_comes_in_the_words_of_other_tools(dlx, project, form, start):
     assert dlx("plan", "--format", form, "-Q", project.queue).startswith(start)
 
 
+def test_the_ladder_is_in_the_plan_if_asked_for_and_no_longer_missing_once_declared(dlx, declared, project):
+    assert declared
+    without, whole = (dlx.json("plan", "-Q", project.queue, *words) for words in ((), ("--ladder",)))
+    rungs = {it["name"] for it in whole if it not in without and it["object"] == "queue"}
+
+    assert rungs == {project.names.rung("classic", 100, number) for number in range(29)}
+    assert {it["name"] for it in dlx.json("check", "--ladder", code=1) if it["kind"] == "missing"} == rungs
+    dlx("declare", "--ladder")
+    assert "All of it stands." in dlx("check", "--ladder")
+
+
 def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declared, project, broker, management):
     if not broker.can_restart:
         pytest.skip("rabbitmqctl is only for a broker of our own")
     assert declared
-    command = shlex.split(dlx("policy"))
+    theirs = {
+        "pattern": f"^{project.queue}$",
+        "definition": {"expires": 86_400_000},
+        "priority": 3,
+        "apply-to": "queues",
+    }
+    management.call("PUT", f"/policies/{management._vhost}/theirs", theirs)
+
+    comment, printed = dlx("policy").splitlines()
+    command = shlex.split(printed)
     broker.ctl(*command[1:])
-    # It does not apply at once.
-    eventually(lambda: management.call("GET", f"/queues/{management._vhost}/{project.queue}")["policy"])
 
-    project.send("succeed")
-    with Connection(project.url) as connection:
-        channel = connection.default_channel
-        found = eventually(lambda: channel.basic_get(project.queue))
-        channel.basic_reject(found.delivery_tag, requeue=False)
-        (letter,) = eventually(project.dead)
-    broker.ctl("clear_policy", command[-3])
+    def thrown_out():
+        """One message more; a policy does not apply in the same instant."""
+        project.send("succeed")
+        with Connection(project.url) as connection:
+            channel = connection.default_channel
+            found = eventually(lambda: channel.basic_get(project.queue))
+            channel.basic_reject(found.delivery_tag, requeue=False)
+        return project.dead()
 
+    letter, *_ = eventually(thrown_out)
+    for policy in ("theirs", command[-3]):
+        management.call("DELETE", f"/policies/{management._vhost}/{policy}")
+
+    assert comment == f"# Takes the place of the policy 'theirs' on {project.queue}, and keeps what it sets."
+    assert command[5] == "4"
+    assert json.loads(command[-1])["expires"] == 86_400_000
     assert command[0] == "rabbitmqctl"
     assert (letter.record.reason, letter.record.task) == ("rejected", "project.succeed")
 

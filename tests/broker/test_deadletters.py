@@ -107,11 +107,12 @@ def test_a_hundred_looks_leave_every_dead_letter_there(bench, kind):
 
 def test_looks_at_many_pages_leave_them_in_order(bench, kind):
     queue = bench.queue("work.dead", kind)
-    bench.put(queue, range(2 * PAGE + 50))
+    count = 10 * PAGE + 50
+    bench.put(queue, range(count))
 
     for _ in range(3):
-        eventually(lambda: bench.depth(queue) == 2 * PAGE + 50)
-        assert task_ids(browse(bench.connection, queue)) == list(range(2 * PAGE + 50))
+        eventually(lambda: bench.depth(queue) == count)
+        assert task_ids(browse(bench.connection, queue)) == list(range(count))
 
 
 def test_thirty_looks_at_the_first_alone_leave_every_dead_letter_there(bench, kind):

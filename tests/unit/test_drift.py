@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from celery_dlx_retry.core.attach import dead_letter_policy
+from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.drift import overridden, unbound
 from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
 
@@ -46,17 +47,71 @@ def test_bindings_that_were_found_are_no_drift():
 def test_a_policy_is_drift_if_it_takes_messages_away(definition, harms):
     topology = lane(NAMES, "quorum", 5000)
 
-    found = list(overridden(topology, {NAMES.lane("quorum", 5000): definition, "other": {"expires": 1}}))
+    policies = BrokerPolicies(user=(broker_policy("^dlx[.]", definition), broker_policy("^other$", {"expires": 1})))
+
+    found = list(overridden(topology, policies))
 
     assert [drift.kind for drift in found] == ["policy"] * len(harms)
     assert all(f"{harm}=" in drift.fact for harm, drift in zip(harms, found, strict=True))
+
+
+def broker_policy(pattern, definition, *, priority=0, places="queues"):
+    return {
+        "name": pattern,
+        "pattern": pattern,
+        "definition": definition,
+        "priority": priority,
+        "apply-to": places,
+    }
+
+
+def test_of_the_policies_that_match_the_one_of_the_highest_priority_applies():
+    policies = BrokerPolicies(
+        user=(
+            broker_policy("orders", {"expires": 1}, priority=1),
+            broker_policy("^ord", {"expires": 2}, priority=5, places="all"),
+            broker_policy("^orders$", {"expires": 3}, priority=9, places="quorum_queues"),
+            broker_policy("^orders$", {"expires": 4}, priority=9, places="exchanges"),
+            broker_policy("(?|broken", {"expires": 5}, priority=9),
+        )
+    )
+
+    assert policies.of("orders", "classic")["name"] == "^ord"
+    assert policies.of("orders", "quorum")["name"] == "^orders$"
+    assert policies.of("payments", "classic") == {}
+
+
+def test_an_operators_policy_adds_and_its_smaller_numbers_win():
+    policies = BrokerPolicies(
+        user=(broker_policy(".*", {"expires": 10, "max-length": 5, "overflow": "drop-head"}),),
+        operator=(broker_policy(".*", {"expires": 5, "max-length": 9, "message-ttl": 1}),),
+    )
+
+    assert policies.definition("orders", "classic") == {
+        "expires": 5,
+        "max-length": 5,
+        "message-ttl": 1,
+        "overflow": "drop-head",
+    }
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
     name = NAMES.lane(kind, 319_299)
 
+    limited = Names(max_waiting=7).lane(kind, 319_299)
+    expiring = NAMES.lane(kind, 319_299, expires_ms=600_000)
+
     assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=319_299)
+    assert NAMES.lane_of(limited) == Lane(name=limited, kind=kind, delay_ms=319_299)
+    assert NAMES.lane_of(expiring) == Lane(name=expiring, kind=kind, delay_ms=319_299, stays=False)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_rung_is_as_long_as_its_number_says(kind):
+    name = NAMES.rung(kind, 100, 7)
+
+    assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=12_800, is_rung=True)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +125,8 @@ def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
         "dlx.v2.wait.classic.000000005000",
         "dlx.v1.wait.stream.000000005000",
         "other.v1.wait.classic.000000005000",
+        "dlx.v1.wait.classic.max.000000005000",
+        "dlx.v1.ladder.classic.00100",
         "my.dlx.v1.wait.classic.000000005000",
     ],
 )

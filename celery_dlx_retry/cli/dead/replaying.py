@@ -36,7 +36,14 @@ _share = amount(share, "a share: 2%, from 0% to 100%")
 @click.option("--detach", is_flag=True, help="Without links, chain, chord and result.")
 @click.option("--canary", type=click.IntRange(min=1), metavar="N", help="So many first; the rest if they succeed.")
 @click.option("--stop-on-fail", callback=_share, default="0%", metavar="SHARE", help="More failed canaries stop it.")
-@click.option("--canary-wait", type=click.FloatRange(min=0), default=60.0, metavar="SECONDS", show_default=True)
+@click.option(
+    "--canary-wait",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long to wait for what becomes of them.",
+)
 @click.option("--silence-is-success", is_flag=True, help="A canary that has not died by then has succeeded.")
 @yes_option
 @json_option

@@ -116,7 +116,9 @@ _OPTIONS = (
         "--queue", "-q", "queues", multiple=True, metavar="NAME", help="Only of this work queue (or orphans)."
     ),
     click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only of this task; * stands for anything."),
-    click.option("--reason", "reasons", multiple=True, type=click.Choice([str(one) for one in Reason])),
+    click.option(
+        "--reason", "reasons", multiple=True, type=click.Choice([*map(str, Reason)]), help="Only with this one."
+    ),
     click.option("--exception", "exceptions", multiple=True, metavar="TYPE", help="Only of this type, as KeyError."),
     click.option("--text", default="", help="Only with this in error, traceback or arguments."),
     click.option("--older-than", callback=_age, metavar="AGE", help="Only what died longer ago: 90s, 30m, 2h, 7d, 2w."),
