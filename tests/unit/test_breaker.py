@@ -2,7 +2,7 @@ import pickle
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -10,8 +10,6 @@ from celery_dlx_retry.core.breaker import Breaker, Circuit, Outcome, outcome_of
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
-
-quickly = settings(max_examples=100, deadline=None)
 
 EVERY_MS = 1_000
 BREAKER = Breaker(3, probe_every=1)
@@ -164,7 +162,6 @@ events = st.lists(
 )  # fmt: skip
 
 
-@quickly
 @given(events, st.integers(1, 5))
 def test_it_never_lets_more_through_than_its_quota_and_never_gets_stuck(events, after):
     process = Process(Breaker(after, probe_every=1))
@@ -187,7 +184,6 @@ def test_it_never_lets_more_through_than_its_quota_and_never_gets_stuck(events, 
     assert process.ask()
 
 
-@quickly
 @given(events)
 def test_however_it_stands_it_closes_when_all_is_well_again(events):
     process = Process()

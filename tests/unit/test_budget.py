@@ -7,7 +7,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -17,8 +17,6 @@ from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import ConfigurationError, InvalidDelay, InvalidPolicy
 from celery_dlx_retry.worker.budget import Purse
 from celery_dlx_retry.worker.process import own
-
-quickly = settings(max_examples=50, deadline=None)
 
 DEAD_OF_IT = Dead(Reason.BUDGET)
 MINUTE_MS = 60_000
@@ -109,7 +107,6 @@ budgets = st.builds(
 steps = st.lists(st.tuples(st.sampled_from(["first attempt", "retry"]), st.integers(0, 5_000)), max_size=80)
 
 
-@quickly
 @given(budgets, steps)
 def test_there_are_never_more_retries_than_were_paid_for(budget, steps):
     account = budget.open(now_ms=0)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from amqp.serialization import dumps, loads
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -29,8 +29,6 @@ from celery_dlx_retry.core.headers import (
 )
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason
-
-quickly = settings(max_examples=25, deadline=None)
 
 FRAME_BYTES = 131_072
 SURROGATE = "\ud800"
@@ -132,7 +130,6 @@ def test_a_message_that_never_failed_has_no_history():
     assert history_of({}) == ()
 
 
-@quickly
 @given(st.lists(failures, min_size=1, max_size=5))
 def test_a_history_comes_back_as_it_was_written(written):
     headers = {}
@@ -226,7 +223,6 @@ def test_a_forged_history_of_a_megabyte_shrinks_to_the_newest():
     assert all(len(failure.error) == len(failure.worker) == 200 for failure in history)
 
 
-@quickly
 @given(anything)
 def test_no_history_makes_anything_raise(forged):
     headers = with_failure({"dlx-history": forged}, FAILURE)
@@ -234,7 +230,6 @@ def test_no_history_makes_anything_raise(forged):
     assert history_of(headers)[-1] == FAILURE
 
 
-@quickly
 @given(st.lists(json_values, min_size=5, max_size=5))
 def test_no_json_makes_a_history_that_cannot_be_sent(row):
     headers = with_failure({"dlx-history": json.dumps([row])}, FAILURE)
@@ -338,13 +333,11 @@ def test_the_reason_goes_over_the_wire_as_plain_text():
     assert type(with_record({}, RECORD)["dlx-dead-reason"]) is str
 
 
-@quickly
 @given(records)
 def test_a_record_comes_back_as_it_was_written(record):
     assert record_of(after_the_wire(with_record({"id": "7b1c"}, record))) == record
 
 
-@quickly
 @given(records, records)
 def test_a_second_record_replaces_the_first(first, second):
     assert with_record(with_record({"id": "7b1c"}, first), second) == with_record({"id": "7b1c"}, second)
@@ -397,7 +390,6 @@ def test_a_record_without_a_part_is_none(header):
     assert record_of(headers) is None
 
 
-@quickly
 @given(st.sampled_from(list(with_record({}, RECORD))), anything, anything, anything)
 def test_no_headers_make_record_of_raise(header, value, deaths, other):
     record = record_of({**with_record({}, RECORD), header: value, "x-death": deaths, "retries": other, "task": other})
@@ -522,7 +514,6 @@ def test_an_error_is_described_in_one_line_that_any_header_can_hold(error, text)
     assert describe(error) == text
 
 
-@quickly
 @given(st.text(st.characters()))
 def test_no_text_of_an_error_breaks_a_header(text):
     described = describe(ValueError(text))
@@ -531,13 +522,11 @@ def test_no_text_of_an_error_breaks_a_header(text):
     assert described.encode()
 
 
-@quickly
 @given(st.text(st.characters()), st.integers(0, 60))
 def test_cut_text_never_exceeds_its_size_and_is_valid_utf8(text, size):
     assert len(cut(text, size).encode()) <= size
 
 
-@quickly
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_text_that_fits_is_not_cut(text):
     assert cut(text, len(text.encode())) == text

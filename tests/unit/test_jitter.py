@@ -1,7 +1,7 @@
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -14,7 +14,6 @@ chances = st.floats(min_value=0, max_value=1, exclude_max=True)
 shares = st.floats(min_value=0, max_value=1, exclude_min=True)
 
 
-@settings(max_examples=50)
 @given(delays, chances)
 def test_full_jitter_is_a_whole_number_between_nothing_and_the_delay(delay_ms, chance):
     jittered = FullJitter().apply(delay_ms, chance)
@@ -23,7 +22,6 @@ def test_full_jitter_is_a_whole_number_between_nothing_and_the_delay(delay_ms, c
     assert 0 <= jittered <= delay_ms
 
 
-@settings(max_examples=50)
 @given(delays, chances, shares)
 def test_proportional_jitter_stays_within_its_share_and_is_never_negative(delay_ms, chance, share):
     jittered = ProportionalJitter(share).apply(delay_ms, chance)

@@ -1,7 +1,7 @@
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlx_retry.core.backoff import MAX_DELAY_MS
@@ -11,8 +11,6 @@ from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Names, QueueSpec, Topology
 from tests.unit.test_headers import FAILURE
 
-quickly = settings(max_examples=100, deadline=None)
-
 NAMES = Names()
 DEFAULT = Ladder.of(Settings())
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -21,7 +19,6 @@ resolutions_ms = st.integers(10, 60_000)
 ladders = st.builds(Ladder, resolution_ms=resolutions_ms, rungs=st.integers(1, 35))
 
 
-@quickly
 @given(st.data(), ladders)
 def test_the_sum_of_the_rungs_is_the_delay_rounded_up_to_the_resolution(data, ladder):
     delay_ms = data.draw(st.integers(1, ladder.longest_ms))
@@ -32,7 +29,6 @@ def test_the_sum_of_the_rungs_is_the_delay_rounded_up_to_the_resolution(data, la
     assert length_ms % ladder.resolution_ms == 0
 
 
-@quickly
 @given(st.integers(0, 10 * MAX_DELAY_MS), ladders)
 def test_steps_go_down_over_rungs_that_there_are_none_twice(delay_ms, ladder):
     steps = ladder.steps(delay_ms)
@@ -42,7 +38,6 @@ def test_steps_go_down_over_rungs_that_there_are_none_twice(delay_ms, ladder):
     assert set(steps) <= set(range(ladder.rungs))
 
 
-@quickly
 @given(st.data(), ladders)
 def test_a_delay_enters_at_its_highest_binary_digit(data, ladder):
     delay_ms = data.draw(st.integers(1, ladder.longest_ms))
@@ -53,7 +48,6 @@ def test_a_delay_enters_at_its_highest_binary_digit(data, ladder):
     assert ladder.resolution_ms * 2 ** (highest + 1) > delay_ms
 
 
-@quickly
 @given(st.integers(1, 10**15), ladders)
 def test_what_is_longer_than_all_rungs_takes_them_all(beyond_ms, ladder):
     steps = ladder.steps(ladder.longest_ms + beyond_ms)
@@ -62,7 +56,6 @@ def test_what_is_longer_than_all_rungs_takes_them_all(beyond_ms, ladder):
     assert len(steps) == ladder.rungs
 
 
-@quickly
 @given(resolutions_ms, st.integers(60_000, MAX_DELAY_MS))
 def test_no_settings_lead_to_more_than_35_rungs_or_a_longer_one_than_rabbitmq_takes(resolution_ms, range_ms):
     ladder = Ladder.of(Settings(ladder_resolution_ms=resolution_ms, ladder_range_ms=range_ms))
@@ -72,7 +65,6 @@ def test_no_settings_lead_to_more_than_35_rungs_or_a_longer_one_than_rabbitmq_ta
     assert ladder.longest_ms > range_ms - resolution_ms
 
 
-@quickly
 @given(ladders)
 def test_the_topology_is_bounded_and_every_name_is_short_enough(ladder):
     topology = rungs(Names(prefix="p" * 100), "quorum", ladder)

@@ -2,14 +2,12 @@ import itertools
 
 import pytest
 from celery.utils.time import get_exponential_backoff_interval
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlx_retry.core.lanes import backoff_delays_ms, grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.errors import DelayTooLong
-
-quickly = settings(max_examples=50, deadline=None)
 
 RATIO = Settings().grid
 LIMIT_MS = Settings().max_delay_ms
@@ -23,7 +21,6 @@ def length_ms(delay_ms, *, exact=NONE, ratio=RATIO, limit_ms=LIMIT_MS):
     return lane_ms(delay_ms, exact=exact, ratio=ratio, limit_ms=limit_ms)
 
 
-@quickly
 @given(st.integers(0, LIMIT_MS), st.frozensets(st.integers(0, 1_000)))
 def test_a_lane_is_never_shorter_than_its_delay_and_is_known(delay_ms, exact):
     length = length_ms(delay_ms, exact=exact)
@@ -32,7 +29,6 @@ def test_a_lane_is_never_shorter_than_its_delay_and_is_known(delay_ms, exact):
     assert length in grid(RATIO, LIMIT_MS) or length in exact
 
 
-@quickly
 @given(st.integers(100, LIMIT_MS))
 def test_a_lane_is_at_most_a_tenth_longer_than_its_delay(delay_ms):
     assert 10 * length_ms(delay_ms) <= 11 * delay_ms
@@ -48,7 +44,6 @@ def test_the_delay_just_beyond_each_lane_is_at_most_a_tenth_late():
     assert [(last, step) for last, step in itertools.pairwise(steps) if 10 * step > 11 * (last + 1)] == []
 
 
-@quickly
 @given(st.data(), ratios, limits_ms)
 def test_no_grid_is_ever_early_or_later_than_its_ratio(data, ratio, limit_ms):
     delay_ms = data.draw(st.integers(0, limit_ms))
@@ -77,7 +72,6 @@ def test_even_ten_years_have_fewer_than_250_lanes():
     assert len(grid(RATIO, 10 * LIMIT_MS)) < 250
 
 
-@quickly
 @given(ratios, limits_ms)
 def test_a_grid_grows_strictly_from_at_most_100_ms_to_its_limit(ratio, limit_ms):
     steps = grid(ratio, limit_ms)
@@ -104,7 +98,6 @@ def test_an_announced_delay_beyond_the_limit_is_too_long_all_the_same():
         length_ms(5_001, exact=frozenset({5_001}), limit_ms=5_000)
 
 
-@quickly
 @given(st.integers(0, LIMIT_MS))
 def test_an_announced_delay_is_taken_as_it_is(delay_ms):
     assert length_ms(delay_ms, exact=frozenset({delay_ms})) == delay_ms
@@ -114,7 +107,6 @@ def test_an_announced_delay_does_not_attract_others():
     assert length_ms(101, exact=frozenset({102})) == 110
 
 
-@quickly
 @given(
     factor=st.one_of(st.integers(0, 10_000), st.floats(0, 10_000)),
     maximum=st.integers(-5, 10**7),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -116,7 +116,6 @@ def test_an_exponential_of_nothing_is_nothing_however_late_the_retry():
     assert Exponential(0).delay_ms(10**30, BOOM) == 0
 
 
-@settings(max_examples=60)
 @given(
     start=st.floats(min_value=0, max_value=1e4),
     factor=st.floats(min_value=1, max_value=1e6),
@@ -376,7 +375,6 @@ errors = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     policies,
     errors,
@@ -422,7 +420,6 @@ def test_endless_retries_know_their_first_64_delays(retries):
     assert Linear(1, retries=retries).known_delays_ms() == {each * 1000 for each in range(1, 65)}
 
 
-@settings(max_examples=50, deadline=None)
 @given(plain.filter(lambda policy: policy.jitter is None and not isinstance(policy, Custom)), st.integers(1, 64))
 def test_every_backoff_that_is_granted_was_known(policy, attempt):
     policy = replace(policy, errors=Exception)
@@ -472,7 +469,6 @@ def test_a_policy_prints_as_one_would_write_it():
     assert repr(policy) == "Exponential(1, factor=10, limit=500, retries=5, rules=(On(OSError, DEAD),))"
 
 
-@settings(max_examples=50, deadline=None)
 @given(plain.filter(lambda policy: not isinstance(policy, Custom)))
 def test_every_policy_of_named_parts_prints_as_python(policy):
     assert eval(repr(policy), NAMES) == policy  # noqa: S307

@@ -6,7 +6,7 @@ from email.message import Message
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -165,7 +165,6 @@ def test_an_error_that_names_no_delay_has_no_hint(error):
 anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes()
 
 
-@settings(max_examples=100)
 @given(anything | st.dictionaries(st.sampled_from(["Retry-After", "x"]) | st.text(), anything))
 def test_nothing_that_an_error_carries_makes_it_raise(value):
     for error in (Throttled(value), RetryIn(value), RequestsHTTPError(value), AiohttpResponseError(value)):

@@ -1,7 +1,7 @@
 """What is on the broker is API: every name and argument stands here as a literal."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlx_retry.broker.starts import marks_of
@@ -19,8 +19,6 @@ from celery_dlx_retry.core.topology import (
     lane,
 )
 from celery_dlx_retry.errors import InvalidSetting
-
-quickly = settings(max_examples=50, deadline=None)
 
 NAMES = Names()
 KINDS = ("classic", "quorum")
@@ -311,7 +309,6 @@ parts = st.one_of(
 )
 
 
-@quickly
 @given(parts, parts, parts)
 def test_a_union_is_idempotent_associative_and_keeps_its_order(a, b, c):
     union = a | b | c

@@ -2,7 +2,7 @@ from datetime import timedelta
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
@@ -69,7 +69,6 @@ def test_a_float_that_prints_itself_differently_is_still_a_float():
     assert to_ms(OddlyPrinted(1.1), what="delay") == 1100
 
 
-@settings(max_examples=100)
 @given(st.floats(min_value=0, allow_infinity=False) | st.integers(min_value=0))
 def test_a_delay_is_never_early_and_less_than_a_millisecond_late(seconds):
     wanted = Fraction(repr(seconds)) * 1000
@@ -77,7 +76,6 @@ def test_a_delay_is_never_early_and_less_than_a_millisecond_late(seconds):
     assert wanted <= to_ms(seconds, what="delay") < wanted + 1
 
 
-@settings(max_examples=50)
 @given(st.timedeltas(min_value=timedelta()))
 def test_a_timedelta_is_never_early_and_less_than_a_millisecond_late(seconds):
     delay = timedelta(milliseconds=1) * to_ms(seconds, what="delay") if seconds < timedelta.max else seconds
