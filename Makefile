@@ -4,9 +4,9 @@ BIN := .venv/bin
 
 .PHONY: test cluster demo lint format clean
 
-# Two at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
+# Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
-	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 2 --dist loadfile)
+	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 3 --dist loadfile)
 
 # Three RabbitMQ nodes and what happens when one of them dies.
 cluster: .venv/ready
