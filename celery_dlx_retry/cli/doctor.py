@@ -78,7 +78,7 @@ def _facts(target: Target) -> Facts:
         prefetch_multiplier=int(conf.worker_prefetch_multiplier),
         longest_wait_ms=max([*runtime.exact_lanes, *_jittered_ms(app)]),
         result_expires_ms=_result_expires_ms(conf),
-        countdowns=tuple(_countdowns(conf)),
+        countdowns=tuple(_countdowns(target)),
         declares=runtime.settings.declare,
         forbidden=tuple(
             forbidden(
@@ -168,11 +168,14 @@ def _arguments(queue: Queue, told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _countdowns(conf: Any) -> list[tuple[str, int]]:
-    found = []
-    for name, entry in (conf.beat_schedule or {}).items():
+def _countdowns(target: Target) -> list[tuple[str, int]]:
+    """Of the schedule's entries that wait in a worker; those of our tasks wait in the broker."""
+    app, found = target.app, []
+    for name, entry in (app.conf.beat_schedule or {}).items():
         options = (entry.get("options") if isinstance(entry, dict) else None) or {}
-        if (ms := _ms(options.get("countdown"))) is not None:
+        task = app.tasks.get(entry.get("task")) if isinstance(entry, dict) else None
+        is_ours = isinstance(task, DLXRetryTask) and target.runtime.settings.countdown
+        if (ms := _ms(options.get("countdown"))) is not None and not is_ours:
             found.append((str(name), ms))
     return found
 

@@ -18,6 +18,7 @@ from celery_dlx_retry.cli.target import management_option, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
+from celery_dlx_retry.errors import Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +117,10 @@ def cancel(
 
         def to_dead_letters(lane: Lane) -> Callable[[Seen, WaitingTask], None]:
             def hand_over(seen: Seen, task: WaitingTask) -> None:
-                alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
+                if not dict.__contains__(queues, task.queue):
+                    # A broadcast queue of another process: under which name its dead letters are, nothing tells.
+                    raise Unroutable(exchange=target.names.dead(), routing_key=task.queue)
+                alias = queues[task.queue].alias
                 queue = WorkQueue(name=task.queue, kind=lane.kind, family=alias or task.queue)
                 target.runtime.publish_dead(seen.message, queue, _record(task, queue))
 

@@ -58,7 +58,9 @@ def facts_of(letter: DeadMessage) -> dict[str, Any]:
 
 def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> DeadRecord:
     record = record_of(headers)
-    work_queue = routing_key if ".v1.return." in exchange else _orphan_of(headers)
+    # What comes down from a rung is published to the next one, and goes on from there.
+    is_orphan = ".v1.return." in exchange or ".v1.ladder." in exchange
+    work_queue = routing_key if is_orphan else _orphan_of(headers)
     if work_queue:
         # An orphan: it waited, and its work queue was gone.
         return replace(record or _foreign(headers), reason=Reason.UNROUTABLE, queue=work_queue, family=work_queue)
@@ -71,7 +73,8 @@ def _orphan_of(headers: Mapping[str, Any]) -> str:
     if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
         return ""
     keys = deaths[0].get("routing-keys")
-    if ".v1.wait." not in str(deaths[0].get("queue", "")) or not isinstance(keys, list) or not keys:
+    waited_in = str(deaths[0].get("queue", ""))
+    if not (".v1.wait." in waited_in or ".v1.ladder." in waited_in) or not isinstance(keys, list) or not keys:
         return ""
     return str(keys[0])
 

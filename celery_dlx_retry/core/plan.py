@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from celery_dlx_retry.core.topology import Argument, Topology
+    from celery_dlx_retry.core.topology import Topology
 
 _END = "DEFINITIONS"
 
@@ -31,6 +31,7 @@ def facts(topology: Topology) -> Iterator[dict[str, Any]]:
             "exchange": binding.exchange,
             "queue": binding.queue,
             "routing_key": binding.routing_key,
+            "arguments": dict(binding.arguments),
         }
 
 
@@ -42,7 +43,7 @@ def rows(topology: Topology) -> Iterator[tuple[str, str, str]]:
         yield "queue", queue.name, _told(queue.arguments)
     for binding in topology.bindings:
         key = f"routing key {binding.routing_key}" if binding.routing_key else ""
-        yield "binding", f"{binding.exchange} -> {binding.queue}", key
+        yield "binding", f"{binding.exchange} -> {binding.queue}", f"{key} {_told(binding.arguments)}".strip()
 
 
 def mermaid(topology: Topology) -> str:
@@ -106,7 +107,7 @@ def definitions(topology: Topology, *, vhost: str) -> dict[str, Any]:
                 "destination": binding.queue,
                 "destination_type": "queue",
                 "routing_key": binding.routing_key,
-                "arguments": {},
+                "arguments": dict(binding.arguments),
             }
             for binding in topology.bindings
         ],
@@ -147,10 +148,12 @@ def _resources(topology: Topology, *, vhost: str) -> Iterator[str]:
             "destination_type": _string("queue"),
             "routing_key": _string(binding.routing_key),
         }
+        if binding.arguments:
+            values["arguments_json"] = f"jsonencode({_map(binding.arguments)})"
         yield _block("rabbitmq_binding", f"binding_{number}", values)
 
 
-def _told(arguments: Iterable[Argument]) -> str:
+def _told(arguments: Iterable[tuple[str, str | int | bool]]) -> str:
     return " ".join(f"{key}={value}" for key, value in arguments)
 
 
@@ -172,8 +175,8 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
 
 
-def _map(arguments: Iterable[Argument]) -> str:
-    pairs = (f"{_string(key)} = {value if isinstance(value, int) else _string(value)}" for key, value in arguments)
+def _map(arguments: Iterable[tuple[str, str | int | bool]]) -> str:
+    pairs = (f"{_string(key)} = {_string(it) if isinstance(it, str) else json.dumps(it)}" for key, it in arguments)
     return f"{{ {', '.join(pairs)} }}"
 
 

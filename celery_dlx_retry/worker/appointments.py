@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from kombu.connection import Connection
 
 logger = get_logger(__name__)
+
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 def is_appointment(app: Celery, options: Mapping[str, Any]) -> bool:
@@ -77,22 +80,57 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
 def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Callable[..., Any]:
     """Wrap what a worker does with a message of a task: one that is not due is sent on to wait in the broker.
 
-    It came by ``send_task`` from an app that does not know the task, or it waits longer than the ladder is.
+    It came by ``send_task`` from an app that does not know the task, or it waits longer than the ladder is. If it
+    cannot be sent on now, the delivery stays unacknowledged, and we try again later.
     """
+    pace = _Pace()
 
     @functools.wraps(handle)
     def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
+        if message.channel is not None and message.channel.connection is None:
+            return None  # the connection is gone, and the broker delivers it again
+        pause = pace.left()
         try:
             left_ms = _left_ms(consumer, message)
-            if left_ms > runtime_of(task.app).ladder.resolution_ms:
+            if left_ms <= runtime_of(task.app).ladder.resolution_ms:
+                return handle(message, body, ack, *args, **kwargs)
+            if not pause:
                 _send_on(task, message, left_ms)
                 ack(logger, consumer.connection_errors)
+                pace.succeeded()
                 return None
+        except PublishError as problem:
+            pause = pace.failed()
+            logger.warning("not sent on, trying again in %d s task=%s: %s", pause, task.name, problem)
         except DLXError as problem:
             logger.warning("held until due task=%s id=%s: %s", task.name, message.headers.get("id"), problem)
-        return handle(message, body, ack, *args, **kwargs)
+            return handle(message, body, ack, *args, **kwargs)
+        consumer.timer.call_after(pause, handle_or_send_on, (message, body, ack, *args), kwargs)
+        return None
 
     return handle_or_send_on
+
+
+class _Pace:
+    """One try for all messages, and a longer pause after each that failed: the event loop stands still meanwhile."""
+
+    def __init__(self) -> None:
+        self._failures, self._not_before = 0, 0.0
+
+    def left(self) -> float:
+        """Seconds until the next try."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    def failed(self) -> float:
+        """Seconds to wait now."""
+        self._failures += 1
+        pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** min(self._failures, 6))
+        self._not_before = time.monotonic() + pause
+        return pause
+
+    def succeeded(self) -> None:
+        """The next failure is the first again."""
+        self._failures = 0
 
 
 def _left_ms(consumer: Any, message: Any) -> int:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from kombu.common import Broadcast
-from kombu.entity import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,38 +35,16 @@ def routed(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dic
 
 
 def destination(app: Celery, options: Mapping[str, Any]) -> Queue | None:
-    """The queue that routed options lead to; None if that is several, unknown, or one per worker."""
+    """The queue that Celery names itself, around every exchange; None if the message goes through an exchange.
+
+    Who else is bound to that, with which key, is more than one app can know: every queue is to have its copy.
+    """
     queue, exchange, key = options.get("queue"), options.get("exchange"), options.get("routing_key")
     if queue is None and exchange is None:
         queue = app.amqp.default_queue
     if isinstance(queue, str):
         queue = app.amqp.queues[queue]
     kind = options.get("exchange_type") or (queue.exchange.type if queue is not None else "direct")
-    if isinstance(exchange, Exchange):
-        exchange = exchange.name
-    if kind == "direct" and not (exchange and key):
-        # Celery then names the queue itself, around every exchange.
-        return None if isinstance(queue, Broadcast) else queue
-    if exchange is None and queue is not None:
-        exchange, key = queue.exchange.name, key or queue.routing_key
-    return _behind(app, exchange or "", key or "", given=queue)
-
-
-def _behind(app: Celery, exchange: str, routing_key: str, *, given: Queue | None) -> Queue | None:
-    """The queue of the app, or that which is given, that an exchange and a routing key lead to, if it is one."""
-    known = {**app.amqp.queues, **({given.name: given} if given is not None else {})}
-    found = [queue for queue in known.values() if queue.exchange.name == exchange]
-    # Who is on a fanout or headers exchange is more than one app can know.
-    if any(queue.exchange.type not in {"direct", "topic"} for queue in found):
+    if kind != "direct" or (exchange and key) or isinstance(queue, Broadcast):
         return None
-    taking = [queue for queue in found if _takes(queue, routing_key)]
-    return taking[0] if len(taking) == 1 else None
-
-
-def _takes(queue: Queue, routing_key: str) -> bool:
-    if queue.exchange.type == "direct":
-        return bool(queue.routing_key == routing_key)
-    # "#." and ".#" stand for any number of words with their dots, also for none.
-    pattern = re.escape(queue.routing_key).replace(r"\*", r"[^.]*")
-    pattern = pattern.replace(r"\#\.", "(?:.*\\.)?").replace(r"\.\#", "(?:\\..*)?").replace(r"\#", ".*")
-    return bool(re.fullmatch(pattern, routing_key))
+    return queue

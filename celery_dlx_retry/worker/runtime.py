@@ -43,6 +43,7 @@ logger = get_logger(__name__)
 
 _LONGEST_PAUSE_SECONDS = 10.0
 _QUICK_MS = 2_000
+_MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
     *("settings", "names", "ladder", "publisher", "quick_publisher", "leases", "exact_lanes", "is_rabbitmq"),
 )
@@ -69,6 +70,7 @@ class Runtime:
         self._failures_in_a_row = 0
         self._standing: set[str] = set()
         self._ladders: set[QueueType] = set()
+        self._mended: dict[QueueType, float] = {}
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
         self._queues_by_tag: dict[str, Queue] = {}
@@ -170,15 +172,14 @@ class Runtime:
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
         queues = list(queues)
-        if self.settings.declare:
-            self.learn_kinds(connection, queues)
+        self.learn_kinds(connection, queues)
         topology = self.plan(queues)
         self._declare_or_check(connection, topology)
         self._standing.update(queue.name for queue in queues)
         return topology
 
     def learn_kinds(self, connection: Connection, queues: Iterable[Queue]) -> None:
-        """Ask the broker for the types that nobody named; it takes the configure permission."""
+        """Ask the broker for the types that nobody named; who may not configure is told nothing: classic, then."""
         if self.settings.queue_type == "auto":
             for queue in queues:
                 self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
@@ -237,7 +238,10 @@ class Runtime:
         return replace(there, needs=foundation(self.names, [queue.kind]) | around(self.names, queue) | there.needs)
 
     def mend_ladder(self, kind: QueueType) -> None:
-        """Declare, or check, all rungs again: one is known to be gone."""
+        """Declare, or check, all rungs again: one is known to be gone. Once for all messages that come at once."""
+        if time.monotonic() - self._mended.get(kind, -_MEND_SECONDS) < _MEND_SECONDS:
+            return
+        self._mended[kind] = time.monotonic()
         with self.quick_publisher.connection() as connection:
             self._declare_or_check(connection, rungs(self.names, kind, self.ladder))
 
@@ -283,7 +287,7 @@ class Runtime:
         running worker, and who sends may be no worker at all: so each process looks once per queue, and per ladder.
         """
         missing = Topology()
-        if self.settings.declare and queue.name not in self._standing:
+        if queue.name not in self._standing:
             missing = foundation(self.names, [queue.kind]) | around(self.names, queue)
         if ladder and queue.kind not in self._ladders:
             missing |= rungs(self.names, queue.kind, self.ladder)

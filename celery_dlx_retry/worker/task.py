@@ -196,11 +196,23 @@ class DLXRetryTask(Task):
             publish.setdefault("ignore_result", ignored)  # Celery before 5.7 forgets it
         return signature
 
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    def apply_async(  # noqa: PLR0913, PLR0917 - Celery's own signature
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: Any = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: Any = None,
+        **options: Any,
+    ) -> Any:
         """Celery's ``apply_async()``; a countdown or an eta waits in the broker, and so does a retry.
 
         A retry is recognised by what ``signature_from_request`` left in its options.
         """
+        named = {"task_id": task_id, "producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
+        options |= {name: value for name, value in named.items() if value is not None}
         wait = options.pop("dlx_wait", None)
         if wait is not None:
             return self._retry_async(functools.partial(super().apply_async, args, kwargs), options, *wait)

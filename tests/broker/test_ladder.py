@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from support import eventually
 
+from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import WorkQueue
@@ -105,6 +106,8 @@ def test_when_the_work_queue_is_gone_its_messages_are_parked_under_its_name(benc
     eventually(lambda: bench.depth(other.name) == 5)
     eventually(lambda: bench.depth(bench.names.orphans(kind)) == 5)
 
+    records = [letter.record for letter in browse(bench.connection, bench.names.orphans(kind))]
+    assert {(record.reason, record.queue) for record in records} == {("unroutable", gone.name)}
     parked = bench.take(bench.names.orphans(kind))
     assert {message.delivery_info["routing_key"] for message in parked} == {gone.name}
 

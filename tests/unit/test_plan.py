@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.plan import definitions, facts, mermaid, rabbitmqctl, rows, terraform
 from celery_dlx_retry.core.topology import (
     BindingSpec,
@@ -57,7 +58,22 @@ def test_the_facts_are_the_same_objects_with_their_arguments_as_numbers_and_text
             "x-dead-letter-exchange": "dlx.v1.return.classic",
         },
     } in found
-    assert {"object": "binding", "exchange": "dlx.v1.dead", "queue": "orders.dead", "routing_key": "orders"} in found
+    assert {
+        "object": "binding",
+        "exchange": "dlx.v1.dead",
+        "queue": "orders.dead",
+        "routing_key": "orders",
+        "arguments": {},
+    } in found
+
+
+def test_a_rung_is_bound_by_its_header_in_every_notation():
+    ladder = rungs(Names(), "classic", Ladder(resolution_ms=100, rungs=2))
+    wanted = {"x-match": "all", "dlx-rung-01": True}
+
+    assert wanted in [it.get("arguments") for it in facts(ladder) if it["object"] == "binding"]
+    assert wanted in [it["arguments"] for it in definitions(ladder, vhost="/")["bindings"]]
+    assert 'jsonencode({ "x-match" = "all", "dlx-rung-01" = true })' in terraform(ladder, vhost="/")
 
 
 def test_the_picture_shows_the_way_out_and_the_way_back():

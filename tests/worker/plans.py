@@ -38,7 +38,8 @@ class Plans:
         assert dead.keys() == self._planned("dead")
         assert {letter.record.reason for letter in self._project.dead()} <= {"failed"}
         extra = (done + dead).total() - len(self._ends)
-        assert extra <= extra_ends
+        twice = {task_id for task_id, times in (done + dead).items() if times > 1}
+        assert extra <= extra_ends, [row for row in self._project.records() if row["id"] in twice]
         return extra
 
     def _planned(self, end: str) -> set[str]:

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from support import eventually
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.worker import routes
 from tests.worker.stage import stage
 
 SOON = 0.6
@@ -294,9 +295,6 @@ def routed(project):
     [
         ("note", {"args": ("by function",)}, "one"),
         ("note", {"queue": ".one"}, "one"),
-        ("note", {"exchange": ".d", "routing_key": "one.key"}, "one"),
-        ("note", {"exchange": ".t", "routing_key": "red.or.dead"}, "red"),
-        ("total", {"args": ([],)}, "red"),
         ("total", {"args": ([],), "queue": ".one"}, "one"),
     ],
 )
@@ -311,6 +309,22 @@ def test_it_comes_back_to_the_queue_that_celery_would_send_it_to(project, routed
     eventually(lambda: project.depth(f"{project.prefix}.{queue}") == 1)
     with Connection(project.url) as connection:
         connection.default_channel.queue_purge(f"{project.prefix}.{queue}")
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("note", {"exchange": ".d", "routing_key": "one.key"}),
+        ("note", {"exchange": ".t", "routing_key": "red.or.dead"}),
+        ("total", {"args": ([],)}),
+    ],
+)
+def test_what_goes_through_an_exchange_is_left_to_celery_for_others_may_be_bound_to_it(project, routed, task, options):
+    options = {key: project.prefix + value if value and value[0] == "." else value for key, value in options.items()}
+
+    sent = routes.routed(getattr(routed, task), options.pop("args", ()), {}, options)
+
+    assert routes.destination(routed, sent) is None
 
 
 def test_what_leads_to_two_queues_is_left_to_celery_and_reaches_both(project, routed):
