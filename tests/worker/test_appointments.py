@@ -18,7 +18,7 @@ from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.worker import routes
 from tests.worker.stage import stage
 
-SOON = 0.6
+SOON = 1.5  # longer than it takes to look into the ladder
 
 
 class Web(Celery):
@@ -187,6 +187,24 @@ def test_what_an_app_sends_that_does_not_know_the_task_is_not_held_by_the_worker
     assert result.get(timeout=20) == 3
 
 
+def test_what_cannot_be_sent_on_now_is_tried_again_and_holds_nobody_up(project, web, broker):
+    if not broker.can_restart:
+        pytest.skip("rabbitmqctl is only for a broker of our own")
+    full = '{"max-length": 0, "overflow": "reject-publish"}'
+    broker.ctl("set_policy", project.prefix, f"^{project.prefix}.v1.ladder", full, "--apply-to", "queues")
+    try:
+        sent = time.time()
+        early = project.app.send_task("later.note", (1, 1), countdown=4)
+        eventually(lambda: "not sent on, trying again" in project_log(project))
+        assert web.note.delay(1, 2).get(timeout=10) == 3
+        assert project.records(id=early.id) == []
+    finally:
+        broker.ctl("clear_policy", project.prefix)
+
+    assert ran(project, early)["at"] >= sent + 4
+    assert early.get(timeout=20) == 2
+
+
 def test_a_rung_that_somebody_took_away_makes_nothing_early_and_is_put_back(project, web):
     ran(project, web.note.apply_async(countdown=0.1))
     ran(project, project.app.send_task("later.note"))
@@ -302,7 +320,7 @@ def test_it_comes_back_to_the_queue_that_celery_would_send_it_to(project, routed
     options = {key: project.prefix + value if value and value[0] == "." else value for key, value in options.items()}
     del routed.asked[:]
 
-    getattr(routed, task).apply_async(countdown=0.3, **options)
+    getattr(routed, task).apply_async(countdown=SOON, **options)
 
     assert len(routed.asked) == 1
     assert in_the_ladder(project) == 1
