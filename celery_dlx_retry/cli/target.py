@@ -92,14 +92,20 @@ def connect(connection: Connection) -> None:
 def queues_of(app: Any, queue_names: str | None) -> list[Queue]:
     """The queues that a worker with this ``-Q`` would consume; all its tasks are loaded, too."""
     app.loader.import_default_modules()
-    if not runtime_of(app).settings.require_rabbitmq and not is_rabbitmq(app):
-        raise click.ClickException("The broker is not RabbitMQ: there are no lanes and no dead letters to see.")
+    if not runtime_of(app).settings.require_rabbitmq:
+        insist_on_rabbitmq(app)
     if queue_names:
         try:
             app.amqp.queues.select([name.strip() for name in queue_names.split(",") if name.strip()])
         except (KeyError, ImproperlyConfigured) as exc:
             raise click.UsageError(f"There is no queue {exc} in task_queues.") from exc
     return list(app.amqp.queues.consume_from.values())
+
+
+def insist_on_rabbitmq(app: Any) -> None:
+    """One sentence, if there is nothing that we could show."""
+    if not is_rabbitmq(app):
+        raise click.ClickException("The broker is not RabbitMQ: there are no lanes and no dead letters to see.")
 
 
 def is_rabbitmq(app: Any) -> bool:

@@ -117,10 +117,11 @@ def cancel(
 
         def to_dead_letters(lane: Lane) -> Callable[[Seen, WaitingTask], None]:
             def hand_over(seen: Seen, task: WaitingTask) -> None:
-                if not dict.__contains__(queues, task.queue):
+                alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
+                letters = target.names.dead_letters(alias or task.queue)
+                if not counts(target.connection, [letters]):
                     # A broadcast queue of another process: under which name its dead letters are, nothing tells.
                     raise Unroutable(exchange=target.names.dead(), routing_key=task.queue)
-                alias = queues[task.queue].alias
                 queue = WorkQueue(name=task.queue, kind=lane.kind, family=alias or task.queue)
                 target.runtime.publish_dead(seen.message, queue, _record(task, queue))
 
@@ -166,7 +167,7 @@ def _take(
 def _complain(ctx: click.Context, task_ids: tuple[str, ...], moved: list[str]) -> None:
     missing = set(task_ids).difference(moved)
     if missing:
-        click.echo(f"{len(missing)} of {len(task_ids)} not moved; perhaps they no longer wait.", err=True)
+        click.echo(f"{len(missing)} of {len(task_ids)} not moved: {printable(' '.join(sorted(missing)))}", err=True)
         ctx.exit(1)
 
 

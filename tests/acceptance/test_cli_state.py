@@ -143,7 +143,7 @@ def test_a_plan_needs_no_broker():
     assert "taken for a classic one" in done.output
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, "plan"])
+@pytest.mark.parametrize("words", [*COMMANDS, "plan", "dead list", "dead replay --all --yes"])
 def test_another_broker_is_one_sentence(words):
     done = invoke("-b", "memory://", "dlx", *words.split())
 

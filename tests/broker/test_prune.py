@@ -88,8 +88,8 @@ def test_what_somebody_held_with_no_consumer_and_gives_back_keeps_the_lane(bench
     ((_, reason),) = outcome
 
     timer.join()
-    # A quorum queue calls one a consumer who has got a message.
-    assert reason == ("something waits in it" if kind == "classic" else "somebody looks into it")
+    # A quorum queue calls one a consumer who has got a message; and its count may show the one given back by then.
+    assert reason in {"something waits in it", *(["somebody looks into it"] if kind == "quorum" else [])}
     assert bench.has_exchange(peeked.name)
     eventually(lambda: bench.depth(peeked.name) == 1)
 
