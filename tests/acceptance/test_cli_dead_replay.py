@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 import time
 from collections import Counter
 from contextlib import closing
@@ -98,7 +99,7 @@ def test_whoever_says_nothing_is_told_what_to_say_and_who_says_no_is_heard(desk)
     assert taken(desk, "classic") == ["a"]
 
 
-def test_a_rate_is_held(desk):
+def test_a_rate_is_held_within_five_percent(desk):
     for number in range(201):
         desk.bury(str(number), "quorum")
     desk.lying(201)
@@ -107,8 +108,9 @@ def test_a_rate_is_held(desk):
         moments = [time.monotonic() for line in process.stdout if line.startswith("replayed")]
 
     assert len(moments) == 201
-    # By the clock of the reader, who may be late for the first line; benchmarks/deadletters.py measures it exactly.
-    assert 200 / (moments[-1] - moments[0]) == pytest.approx(50, rel=0.15)
+    # The reader may be late for some lines: the middle one of all stretches of a hundred is not.
+    stretches = [after - before for before, after in zip(moments, moments[100:], strict=False)]
+    assert 100 / statistics.median(stretches) == pytest.approx(50, rel=0.05)
 
 
 def test_a_replay_that_reads_its_queues_many_times_moves_each_letter_once(desk, monkeypatch):
