@@ -454,7 +454,7 @@ def test_who_may_not_declare_leaves_it_to_celery(project, nobody):
 
     app.note.apply_async(countdown=60, queue=nobody)
 
-    assert project.depth(nobody) == 1
+    eventually(lambda: project.depth(nobody) == 1)
 
 
 def test_a_setting_turns_it_off(project, nobody):
@@ -462,7 +462,7 @@ def test_a_setting_turns_it_off(project, nobody):
 
     app.note.apply_async(countdown=60, queue=nobody)
 
-    assert project.depth(nobody) == 1
+    eventually(lambda: project.depth(nobody) == 1)
     assert in_the_ladder(project) == 0
 
 
