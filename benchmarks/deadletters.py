@@ -60,11 +60,11 @@ def main() -> None:
         for kind in wanted.kind or KINDS:
             queue = f"{PREFIX}.{kind}"
             if wanted.part != "replay":
-                fill(connection, WorkQueue(name=f"{queue}.long", kind=kind), wanted.letters)
+                fill(connection, WorkQueue(name=f"{queue}.long"), wanted.letters)
                 measure(node, kind, wanted.letters, "list", "-q", f"{queue}.long", "--limit", "20")
                 measure(node, kind, wanted.letters, "groups", "-q", f"{queue}.long")
             if wanted.part != "read":
-                fill(connection, WorkQueue(name=f"{queue}.short", kind=kind), 2 * REPLAYED)
+                fill(connection, WorkQueue(name=f"{queue}.short"), 2 * REPLAYED)
                 measure(node, kind, REPLAYED, "replay", "-q", f"{queue}.short", "--task", "shop.task_0*", "--yes")
                 rated = ("--all", "--yes", "--rate", f"{RATE}/s")
                 measure(node, kind, REPLAYED, "replay", "-q", f"{queue}.short", *rated)
@@ -76,7 +76,7 @@ def fill(connection: Connection, work: WorkQueue, count: int) -> None:
     with connection.channel() as channel:
         arguments = {"x-queue-type": work.kind}
         channel.queue_declare(work.name, durable=True, auto_delete=False, arguments=arguments)
-        declare(connection, foundation(names, [work.kind]) | around(names, work))
+        declare(connection, foundation(names) | around(names, work))
         channel.confirm_select()
         for number in range(count):
             # The first half of a short queue is of tasks 00 to 09, as the filter of the first replay has it.

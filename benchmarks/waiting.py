@@ -74,7 +74,7 @@ def way_of(kind: Any, delay_ms: int, wish: Wish) -> Way:
         limit_ms=SETTINGS.max_delay_ms,
         ladder=LADDER,
     )
-    return way(choice, NAMES, kind, ladder=LADDER)
+    return way(choice, NAMES, ladder=LADDER)
 
 
 class Collector(threading.Thread):
@@ -150,7 +150,7 @@ def accuracy(kind: Any, crowds: Iterable[int]) -> None:
 
 
 def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[int], wish: Wish) -> None:  # noqa: PLR0913, PLR0917
-    queue = WorkQueue(name="bench.work", kind=kind)
+    queue = WorkQueue(name="bench.work")
     ways = {delay_ms: way_of(kind, delay_ms, wish) for delay_ms in set(delays_ms)}
     probes = {label: way_of(kind, *probe) for label, probe in PROBES.items()}
     prepare(rabbitmq, queue, [*ways.values(), *probes.values()])
@@ -177,7 +177,7 @@ def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[in
 
 
 def prepare(rabbitmq: RabbitMQ, queue: WorkQueue, ways: list[Way]) -> None:
-    topology = foundation(NAMES, [queue.kind]) | around(NAMES, queue)
+    topology = foundation(NAMES) | around(NAMES, queue)
     queues = {spec.name: spec for there in ways for spec in there.needs.queues}
     exchanges = {spec.name: spec for there in ways for spec in there.needs.exchanges}
     bindings = {(spec.exchange, spec.queue): spec for there in ways for spec in there.needs.bindings}

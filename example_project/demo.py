@@ -231,9 +231,9 @@ class Demo:
 
     def delete_names(self):
         """Leave a broker that is not ours as it was."""
-        topology = foundation(self._names, ["classic"]) | around(self._names, WorkQueue(name=self.name))
+        topology = foundation(self._names) | around(self._names, WorkQueue(name=self.name))
         for delay_ms in self._delays_ms():
-            topology |= lane(self._names, "classic", delay_ms)
+            topology |= lane(self._names, delay_ms)
         with Connection(self._url) as connection, closing(connection.channel()) as channel:
             for queue in (self.name, *(queue.name for queue in topology.queues)):
                 channel.queue_delete(queue)
@@ -249,7 +249,7 @@ class Demo:
     def _sight(self):
         return Sight(
             lanes=tuple(
-                (f"{delay_ms / 1000:g} s", self._depth(self._names.lane("classic", delay_ms)))
+                (f"{delay_ms / 1000:g} s", self._depth(self._names.lane(delay_ms)))
                 for delay_ms in self._delays_ms()
             ),
             work=self._depth(self.name),

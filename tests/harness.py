@@ -63,7 +63,6 @@ class Project:
     def __init__(self, *, url: str, backend: str, prefix: str, folder: Path) -> None:
         self.url, self.prefix, self._folder = url, prefix, folder
         self.queue = f"{prefix}.work"
-        self.names = Names(prefix=prefix)
         self.conf: dict[str, Any] = {
             "broker_url": url,
             "result_backend": backend,
@@ -172,15 +171,20 @@ class Project:
         with Connection(self.url) as connection:
             return list(browse(connection, name))
 
-    def lane(self, delay_ms: int, kind: str = "classic") -> str:
-        """The wait queue of exactly this delay."""
-        return self.names.lane(kind, delay_ms)  # type: ignore[arg-type]
+    @property
+    def names(self) -> Names:
+        """Of all that its workers make."""
+        return Names.of(Settings.read({key: value for key, value in self.conf.items() if key.startswith("dlx_")}))
 
-    def grid_lane(self, delay_ms: int, kind: str = "classic") -> str:
+    def lane(self, delay_ms: int) -> str:
+        """The wait queue of exactly this delay."""
+        return self.names.lane(delay_ms)
+
+    def grid_lane(self, delay_ms: int) -> str:
         """The wait queue that a delay takes which no task announced."""
         settings = Settings()
         length = lane_ms(delay_ms, exact=frozenset(), ratio=settings.grid, limit_ms=settings.max_delay_ms)
-        return self.lane(length, kind)
+        return self.lane(length)
 
 
 @pytest.fixture

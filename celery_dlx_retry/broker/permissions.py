@@ -40,7 +40,7 @@ def forbidden(
         return
     for queue in work_queues:
         # A binding that is not there is taken away; it takes the permissions that it takes to make one.
-        way_back = names.back(queue.kind)
+        way_back = names.back()
         if _is_refused(connection, methodcaller("queue_unbind", queue.name, way_back, name)):
             yield f"The broker user {connection.userid!r} may not bind the work queue {queue.name!r} to {way_back!r}."
 

@@ -70,9 +70,9 @@ def _check(name: str, queue_type: str, **numbers: int | None) -> None:
             raise InvalidQueue(queue=name, problem=f"{argument} is {value!r}; it must be a whole number from 1 on")
 
 
-def work_queue(queue: Queue, *, kind: QueueType) -> WorkQueue:
+def work_queue(queue: Queue) -> WorkQueue:
     """A Kombu queue, as far as we need to know it."""
-    return WorkQueue(name=queue.name, kind=kind, family=queue.alias or queue.name)
+    return WorkQueue(name=queue.name, family=queue.alias or queue.name)
 
 
 def make_sure(connection: Connection, queue: Queue) -> None:

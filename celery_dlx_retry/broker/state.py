@@ -12,7 +12,7 @@ from celery_dlx_retry.core.headers import record_of
 from celery_dlx_retry.errors import CannotLook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kombu.connection import Connection
 
@@ -48,18 +48,17 @@ def states(
     connection: Connection,
     names: Names,
     *,
-    work_queues: Iterable[WorkQueue],
+    work_queues: Mapping[WorkQueue, QueueType],
     lanes: Iterable[Lane],
     management: Management | None,
 ) -> Iterator[QueueState]:
-    """Work queues, lanes, dead-letter queues, orphans; the messages stay where they are."""
-    work_queues = list(work_queues)
+    """Work queues (with their types), lanes, dead-letter queues, orphans; the messages stay where they are."""
     by_lane = {lane.name: lane for lane in lanes}
     roles: list[tuple[Any, str, QueueType]] = [
-        *(("work", queue.name, queue.kind) for queue in work_queues),
+        *(("work", queue.name, kind) for queue, kind in work_queues.items()),
         *(("wait", lane.name, lane.kind) for lane in by_lane.values()),
-        *dict.fromkeys(("dead", names.dead_letters(queue.family), queue.kind) for queue in work_queues),
-        *(("orphans", names.orphans(kind), kind) for kind in sorted({queue.kind for queue in work_queues})),
+        *dict.fromkeys(("dead", names.dead_letters(queue.family), names.kind) for queue in work_queues),
+        ("orphans", names.orphans(), names.kind),
     ]
     found = counts(connection, [name for _, name, _ in roles])
     told = management.queues() if management else {}

@@ -142,15 +142,15 @@ def _queues(target: Target) -> tuple[WorkQueueFacts, ...]:
     return tuple(
         WorkQueueFacts(
             name=queue.name,
-            kind=work_queue.kind,
+            kind=target.types[queue.name],
             durable=bool(told.get(queue.name, {}).get("durable", queue.durable)),
             transient=queue.exchange.delivery_mode in _TRANSIENT,
             arguments={
-                **policies.definition(queue.name, work_queue.kind),
+                **policies.definition(queue.name, target.types[queue.name]),
                 **_arguments(queue, told.get(queue.name, {})),
             },
         )
-        for queue, work_queue in zip(target.queues, target.work_queues, strict=True)
+        for queue in target.queues
         if not queue.alias  # a broadcast queue is meant to be of the moment
     )
 

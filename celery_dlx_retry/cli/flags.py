@@ -17,7 +17,7 @@ FLAGS = (
     CeleryOption(
         ("--dlx-queue-type",),
         help_group=_GROUP,
-        type=click.Choice(["auto", "classic", "quorum"]),
+        type=click.Choice(["classic", "quorum"]),
         help="Type of lanes and dead-letter queues; overrules dlx_queue_type.",
     ),
     CeleryOption(

@@ -114,7 +114,7 @@ def _states(target: Target, lanes: list[Lane]) -> list[QueueState]:
         states(
             target.connection,
             target.names,
-            work_queues=target.work_queues,
+            work_queues={queue: target.types[queue.name] for queue in target.work_queues},
             lanes=lanes,
             management=target.management,
         )

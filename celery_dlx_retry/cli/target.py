@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from celery.exceptions import ImproperlyConfigured
 
 from celery_dlx_retry.broker.lanes import standing_lanes
 from celery_dlx_retry.broker.management import management_of
+from celery_dlx_retry.broker.queues import declared_kind, found_kind, work_queue
 from celery_dlx_retry.cli.output import one_sentence
 from celery_dlx_retry.errors import NoManagement
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kombu.entity import Queue
 
     from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.core.settings import QueueType
     from celery_dlx_retry.core.topology import Lane, Topology, WorkQueue
 
 queues_option = click.option(
@@ -58,7 +61,12 @@ class Target:
     @property
     def work_queues(self) -> list[WorkQueue]:
         """The queues that workers consume."""
-        return [self.runtime.work_queue(queue) for queue in self.queues]
+        return [work_queue(queue) for queue in self.queues]
+
+    @cached_property
+    def types(self) -> dict[str, QueueType]:
+        """The types that these queues really have."""
+        return {queue.name: declared_kind(queue) or found_kind(self.connection, queue) for queue in self.queues}
 
     def plan(self, *, ladder: bool = False) -> Topology:
         """What must stand for them."""
@@ -66,20 +74,20 @@ class Target:
 
     def lanes(self) -> list[Lane]:
         """All lanes and rungs that exist under our prefix, announced or not."""
-        possible = {name for queue in self.work_queues for name in self.runtime.wait_queues(queue.kind)}
-        return standing_lanes(self.connection, self.names, possible=possible, management=self.management)
+        return standing_lanes(
+            self.connection, self.names, possible=self.runtime.wait_queues(), management=self.management
+        )
 
 
 @contextmanager
 def targeting(ctx: click.Context, queue_names: str | None, management_url: str | None) -> Iterator[Target]:
-    """Connect, learn the queues' types, find the HTTP API; whatever goes wrong is said in one sentence."""
+    """Connect, find the HTTP API; whatever goes wrong is said in one sentence."""
     app = ctx.obj.app
     with one_sentence():
         queues = queues_of(app, queue_names)
         with app.connection_for_read() as connection:
             connect(connection)
             target = Target(app, connection, queues)
-            target.runtime.learn_kinds(connection, queues)
             target.management, target.no_management = _management(connection, management_url)
             yield target
 

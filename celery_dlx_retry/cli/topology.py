@@ -8,8 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from amqp.exceptions import AMQPError
-from kombu.exceptions import KombuError
 
 from celery_dlx_retry.broker.declare import declare as make_stand
 from celery_dlx_retry.broker.drift import find
@@ -19,7 +17,6 @@ from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
 from celery_dlx_retry.cli.target import (
-    connect,
     ladder_option,
     management_option,
     note,
@@ -64,15 +61,8 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
     app = ctx.obj.app
     with one_sentence():
         queues = queues_of(app, queue_names)
-        runtime = runtime_of(app)
-        with app.connection_for_read() as connection:
-            vhost = connection.virtual_host or "/"
-            try:
-                connect(connection)
-                runtime.learn_kinds(connection, queues)
-            except (AMQPError, KombuError, OSError):
-                note("the broker does not answer; a queue whose arguments name no type is taken for a classic one.")
-        topology = runtime.plan(queues, ladder=ladder)
+        topology = runtime_of(app).plan(queues, ladder=ladder)
+        vhost = app.connection_for_read().virtual_host or "/"
     if as_json:
         for fact in plans.facts(topology):
             json_line(fact)
@@ -117,7 +107,6 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool) -> Non
     with targeting(ctx, queue_names, None) as target:
         for queue in target.queues:
             make_sure(target.connection, queue)
-        target.runtime.learn_kinds(target.connection, target.queues)
         topology = target.plan(ladder=ladder)
         make_stand(target.connection, topology)
     facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
@@ -220,7 +209,8 @@ def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | Non
     for queue, work_queue in zip(target.queues, target.work_queues, strict=True):
         facts: dict[str, Any] = seen.get(queue.name, {})
         arguments = {**(queue.queue_arguments or {}), **facts.get("arguments", {})}
-        current = policies.of(queue.name, work_queue.kind)
+        kind = target.types[queue.name]
+        current = policies.of(queue.name, kind)
         exchange = arguments.get("x-dead-letter-exchange", current.get("definition", {}).get("dead-letter-exchange"))
         if exchange is not None:
             yield queue.name, exchange, None
@@ -231,6 +221,7 @@ def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | Non
             dead_letter_policy(
                 target.names,
                 work_queue,
+                kind=kind,
                 vhost=target.connection.virtual_host or "/",
                 arguments=arguments,
                 policy=current.get("name", ""),

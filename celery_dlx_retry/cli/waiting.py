@@ -95,7 +95,7 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
                 message = seen.message.with_headers({**seen.message.headers, "eta": None})
                 producer.publish_message(message, exchange="", routing_key=task.queue)
 
-        moved = _take(target, task_ids, lambda _lane: to_work_queue, done="runs", as_json=as_json)
+        moved = _take(target, task_ids, to_work_queue, done="runs", as_json=as_json)
     audit("waiting run", asked=len(task_ids), moved=len(moved))
     _complain(ctx, task_ids, moved)
 
@@ -115,17 +115,14 @@ def cancel(
     with targeting(ctx, None, management_url) as target:
         queues = target.app.amqp.queues
 
-        def to_dead_letters(lane: Lane) -> Callable[[Seen, WaitingTask], None]:
-            def hand_over(seen: Seen, task: WaitingTask) -> None:
-                alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
-                letters = target.names.dead_letters(alias or task.queue)
-                if not counts(target.connection, [letters]):
-                    # A broadcast queue of another process: under which name its dead letters are, nothing tells.
-                    raise Unroutable(exchange=target.names.dead(), routing_key=task.queue)
-                queue = WorkQueue(name=task.queue, kind=lane.kind, family=alias or task.queue)
-                target.runtime.publish_dead(seen.message, queue, _record(task, queue))
-
-            return hand_over
+        def to_dead_letters(seen: Seen, task: WaitingTask) -> None:
+            alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
+            letters = target.names.dead_letters(alias or task.queue)
+            if not counts(target.connection, [letters]):
+                # A broadcast queue of another process: under which name its dead letters are, nothing tells.
+                raise Unroutable(exchange=target.names.dead(), routing_key=task.queue)
+            queue = WorkQueue(name=task.queue, family=alias or task.queue)
+            target.runtime.publish_dead(seen.message, queue, _record(task, queue))
 
         moved = _take(target, task_ids, to_dead_letters, done="cancelled", as_json=as_json)
     audit("waiting cancel", asked=len(task_ids), moved=len(moved))
@@ -143,7 +140,7 @@ def _filled(target: Target) -> tuple[list[Lane], int]:
 def _take(
     target: Target,
     task_ids: tuple[str, ...],
-    hand_over: Callable[[Lane], Callable[[Seen, WaitingTask], None]],
+    hand_over: Callable[[Seen, WaitingTask], None],
     *,
     done: str,
     as_json: bool,
@@ -153,7 +150,7 @@ def _take(
     for lane in _filled(target)[0]:
         if not left:
             break
-        for task, problem in take(target.connection, lane, left, hand_over=hand_over(lane)):
+        for task, problem in take(target.connection, lane, left, hand_over=hand_over):
             if as_json:
                 json_line({**asdict(task), "result": "kept" if problem else done, "problem": str(problem or "")})
             else:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery_dlx_retry.core.settings import QueueType
     from celery_dlx_retry.core.topology import Names, WorkQueue
 
 
@@ -53,6 +54,7 @@ def dead_letter_policy(  # noqa: PLR0913 - what there is to know about a queue
     names: Names,
     queue: WorkQueue,
     *,
+    kind: QueueType,
     vhost: str,
     arguments: Mapping[str, Any],
     policy: str = "",
@@ -66,7 +68,7 @@ def dead_letter_policy(  # noqa: PLR0913 - what there is to know about a queue
     """
     wanted = {**(definition or {}), "dead-letter-exchange": names.dead(), "dead-letter-routing-key": queue.family}
     limited = any(key.removeprefix("x-").startswith("max-length") for key in (*wanted, *arguments))
-    if queue.kind == "quorum" and not limited:
+    if kind == "quorum" and not limited:
         # As dlx_queue() does: with a length limit reject-publish would refuse what others send.
         wanted |= {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}
     return DeadLetterPolicy(

@@ -20,7 +20,7 @@ from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, QueueSpec,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_dlx_retry.core.settings import QueueType, Settings
+    from celery_dlx_retry.core.settings import Settings
     from celery_dlx_retry.core.topology import Names
 
 
@@ -57,28 +57,28 @@ def headers_of(steps: tuple[int, ...]) -> dict[str, bool]:
     return {_header(number): True for number in steps}
 
 
-def skipped(names: Names, kind: QueueType, ladder: Ladder, headers: Mapping[Any, Any]) -> set[int]:
+def skipped(names: Names, ladder: Ladder, headers: Mapping[Any, Any]) -> set[int]:
     """The rungs that a message which has come down was to wait on and did not: they have lost their queue."""
     deaths = headers.get("x-death")
     passed = {death.get("queue") for death in deaths if isinstance(death, dict)} if isinstance(deaths, list) else set()
     return {
         number
         for number in range(ladder.rungs)
-        if _header(number) in headers and names.rung(kind, ladder.resolution_ms, number) not in passed
+        if _header(number) in headers and names.rung(ladder.resolution_ms, number) not in passed
     }
 
 
 @lru_cache(maxsize=8)
-def rungs(names: Names, kind: QueueType, ladder: Ladder) -> Topology:
+def rungs(names: Names, ladder: Ladder) -> Topology:
     """All of them, lowest first."""
     exchanges: list[ExchangeSpec] = []
     queues: list[QueueSpec] = []
     bindings: list[BindingSpec] = []
-    below = names.back(kind)
+    below = names.back()
     for number in range(ladder.rungs):
-        name = names.rung(kind, ladder.resolution_ms, number)
+        name = names.rung(ladder.resolution_ms, number)
         exchanges.append(ExchangeSpec(name=name, kind="headers", arguments=(("alternate-exchange", below),)))
-        queues.append(wait_queue(name, kind, delay_ms=ladder.resolution_ms << number, then=below))
+        queues.append(wait_queue(names, name, delay_ms=ladder.resolution_ms << number, then=below))
         bindings.append(BindingSpec(exchange=name, queue=name, arguments=(("x-match", "all"), (_header(number), True))))
         below = name
     return Topology(exchanges=tuple(exchanges), queues=tuple(queues), bindings=tuple(bindings))

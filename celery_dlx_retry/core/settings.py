@@ -30,8 +30,8 @@ class Settings:
     #: First part of every broker name that we make. Two apps with one prefix share lanes; with two they stay apart.
     prefix: str = "dlx"
 
-    #: "auto": lanes and dead-letter queues have their work queue's type. "classic" or "quorum": that type for all.
-    queue_type: Literal["auto", "classic", "quorum"] = "auto"
+    #: Type of lanes and dead-letter queues. Classic lanes may lose what is up just when the broker goes down.
+    queue_type: QueueType = "quorum"
 
     #: Name of the dead-letter queues. Without {queue} all work queues share one.
     dead_letter_queue: str = "{queue}.dead"
@@ -79,10 +79,8 @@ class Settings:
                 value=self.prefix,
                 wanted="1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front",
             )
-        if self.queue_type not in ("auto", "classic", "quorum"):
-            raise InvalidSetting(
-                setting="dlx_queue_type", value=self.queue_type, wanted='"auto", "classic" or "quorum"'
-            )
+        if self.queue_type not in ("classic", "quorum"):
+            raise InvalidSetting(setting="dlx_queue_type", value=self.queue_type, wanted='"classic" or "quorum"')
         if not _is_pattern(self.dead_letter_queue):
             raise InvalidSetting(
                 setting="dlx_dead_letter_queue",

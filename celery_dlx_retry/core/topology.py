@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 from celery_dlx_retry.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from celery_dlx_retry.core.settings import QueueType, Settings
 
 Argument = tuple[str, "str | int"]
@@ -75,28 +73,11 @@ class Topology:
     bindings: tuple[BindingSpec, ...] = ()
 
     def __or__(self, other: Topology) -> Topology:
-        """Both. One name with two different arguments is a mistake in the settings."""
-        union = Topology(
+        """Both."""
+        return Topology(
             exchanges=_union(self.exchanges, other.exchanges),
             queues=_union(self.queues, other.queues),
             bindings=_union(self.bindings, other.bindings),
-        )
-        names = [queue.name for queue in union.queues]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidSetting(
-                    setting="dlx_dead_letter_queue",
-                    value=name,
-                    wanted="another name, or dlx_queue_type one type: classic and quorum work queues would share it",
-                )
-        return union
-
-    def __sub__(self, other: Topology) -> Topology:
-        """What is here and not there."""
-        return Topology(
-            exchanges=tuple(spec for spec in self.exchanges if spec not in other.exchanges),
-            queues=tuple(spec for spec in self.queues if spec not in other.queues),
-            bindings=tuple(spec for spec in self.bindings if spec not in other.bindings),
         )
 
 
@@ -105,7 +86,6 @@ class WorkQueue:
     """A queue that workers consume from, as far as we need to know it."""
 
     name: str
-    kind: QueueType = "classic"
     #: Whose dead letters its own belong to: its name, or the alias of a broadcast queue whose name is random.
     family: str = ""
 
@@ -130,6 +110,8 @@ class Names:
     """Every name on the broker is a function of these, and API: ``v1`` changes when any argument does."""
 
     prefix: str = "dlx"
+    #: The type of lanes, orphans and dead-letter queues.
+    kind: QueueType = "quorum"
     dead_letter_queue: str = "{queue}.dead"
     #: How many messages a lane may hold.
     max_waiting: int | None = None
@@ -138,18 +120,21 @@ class Names:
     def of(cls, settings: Settings) -> Names:
         """The names that these settings lead to."""
         return cls(
-            prefix=settings.prefix, dead_letter_queue=settings.dead_letter_queue, max_waiting=settings.max_waiting
+            prefix=settings.prefix,
+            kind=settings.queue_type,
+            dead_letter_queue=settings.dead_letter_queue,
+            max_waiting=settings.max_waiting,
         )
 
-    def lane(self, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> str:
+    def lane(self, delay_ms: int, *, expires_ms: int = 0) -> str:
         """The lane's fanout exchange, and its wait queue."""
         limit = "" if self.max_waiting is None else f"max{self.max_waiting}."
-        name = f"{self.prefix}.v1.wait.{kind}.{limit}{delay_ms:0{_LANE_DIGITS}d}"
+        name = f"{self.prefix}.v1.wait.{self.kind}.{limit}{delay_ms:0{_LANE_DIGITS}d}"
         return f"{name}.{delay_ms + expires_ms:0{_LANE_DIGITS}d}" if expires_ms else name
 
-    def rung(self, kind: QueueType, resolution_ms: int, number: int) -> str:
+    def rung(self, resolution_ms: int, number: int) -> str:
         """The exchange of a rung of the ladder, and its wait queue."""
-        return f"{self.prefix}.v1.ladder.{kind}.{resolution_ms:05d}.{number:02d}"
+        return f"{self.prefix}.v1.ladder.{self.kind}.{resolution_ms:05d}.{number:02d}"
 
     def lane_of(self, name: str) -> Lane | None:
         """The lane, or rung, whose name this is, also under other limits than ours; None if it is none of ours."""
@@ -162,13 +147,13 @@ class Names:
             return Lane(name=name, kind=_kind(kind), delay_ms=int(resolution_ms) << int(number), is_rung=True)
         return None
 
-    def back(self, kind: QueueType) -> str:
+    def back(self) -> str:
         """The return exchange: what waited goes through it to its work queue."""
-        return f"{self.prefix}.v1.return.{kind}"
+        return f"{self.prefix}.v1.return.{self.kind}"
 
-    def orphans(self, kind: QueueType) -> str:
+    def orphans(self) -> str:
         """The alternate exchange of the return exchange, and the queue behind it."""
-        return f"{self.prefix}.v1.orphans.{kind}"
+        return f"{self.prefix}.v1.orphans.{self.kind}"
 
     def dead(self) -> str:
         """The dead-letter exchange; routing key = the work queue's family."""
@@ -191,25 +176,23 @@ class Names:
         return name
 
 
-def foundation(names: Names, kinds: Iterable[QueueType]) -> Topology:
+def foundation(names: Names) -> Topology:
     """What stands however many lanes and work queues there are."""
-    exchanges: list[ExchangeSpec] = [ExchangeSpec(name=names.dead(), kind="direct")]
-    queues: list[QueueSpec] = []
-    bindings: list[BindingSpec] = []
-    for kind in sorted(set(kinds)):
-        orphans = names.orphans(kind)
-        exchanges += [
+    orphans = names.orphans()
+    return Topology(
+        exchanges=(
+            ExchangeSpec(name=names.dead(), kind="direct"),
             ExchangeSpec(name=orphans, kind="fanout"),
             # When the work queue is gone, the default exchange would lose the message, or block its lane; ours parks
             # it with the orphans and the lane flows (test_when_the_work_queue_is_gone_its_retries_are_parked).
-            ExchangeSpec(name=names.back(kind), kind="direct", arguments=(("alternate-exchange", orphans),)),
-        ]
-        queues.append(QueueSpec(name=orphans, arguments=_keeping(kind)))
-        bindings.append(BindingSpec(exchange=orphans, queue=orphans))
-    return Topology(exchanges=tuple(exchanges), queues=tuple(queues), bindings=tuple(bindings))
+            ExchangeSpec(name=names.back(), kind="direct", arguments=(("alternate-exchange", orphans),)),
+        ),
+        queues=(QueueSpec(name=orphans, arguments=_keeping(names)),),
+        bindings=(BindingSpec(exchange=orphans, queue=orphans),),
+    )
 
 
-def lane(names: Names, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -> Topology:
+def lane(names: Names, delay_ms: int, *, expires_ms: int = 0) -> Topology:
     """A way to wait one fixed time.
 
     RabbitMQ expires messages at a queue's head only, hence one delay per queue
@@ -219,10 +202,10 @@ def lane(names: Names, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -
     With ``expires_ms`` it goes that long after the last message has left it, at the earliest, if it is declared again
     in time: see broker/leases.py.
     """
-    name = names.lane(kind, delay_ms, expires_ms=expires_ms)
-    queue = wait_queue(name, kind, delay_ms=delay_ms, then=names.back(kind))
+    name = names.lane(delay_ms, expires_ms=expires_ms)
+    queue = wait_queue(names, name, delay_ms=delay_ms, then=names.back())
     expires: tuple[Argument, ...] = (("x-expires", delay_ms + expires_ms),) if expires_ms else ()
-    queue = replace(queue, arguments=queue.arguments + _limit(names, kind) + expires)
+    queue = replace(queue, arguments=queue.arguments + _limit(names) + expires)
     return Topology(
         exchanges=(ExchangeSpec(name=name, kind="fanout", auto_delete=bool(expires_ms)),),
         queues=(queue,),
@@ -230,22 +213,22 @@ def lane(names: Names, kind: QueueType, delay_ms: int, *, expires_ms: int = 0) -
     )
 
 
-def wait_queue(name: str, kind: QueueType, *, delay_ms: int, then: str) -> QueueSpec:
+def wait_queue(names: Names, name: str, *, delay_ms: int, then: str) -> QueueSpec:
     """A queue that keeps each message so long and gives it to the exchange ``then``."""
     arguments: tuple[Argument, ...] = (("x-message-ttl", delay_ms), ("x-dead-letter-exchange", then))
-    if kind == "quorum":
-        # Only at-least-once dead-lettering survives the loss of a cluster node, and it asks for this overflow mode.
+    if names.kind == "quorum":
+        # Only at-least-once dead-lettering survives a broker that goes down, and it asks for this overflow mode.
         arguments += (("x-dead-letter-strategy", "at-least-once"), ("x-overflow", "reject-publish"))
-    return QueueSpec(name=name, arguments=_keeping(kind) + arguments)
+    return QueueSpec(name=name, arguments=_keeping(names) + arguments)
 
 
 def around(names: Names, queue: WorkQueue) -> Topology:
     """What a work queue needs around it: the way back into it, and its dead-letter queue."""
     dead_letters = names.dead_letters(queue.family)
     return Topology(
-        queues=(QueueSpec(name=dead_letters, arguments=_keeping(queue.kind)),),
+        queues=(QueueSpec(name=dead_letters, arguments=_keeping(names)),),
         bindings=(
-            BindingSpec(exchange=names.back(queue.kind), queue=queue.name, routing_key=queue.name),
+            BindingSpec(exchange=names.back(), queue=queue.name, routing_key=queue.name),
             BindingSpec(exchange=names.dead(), queue=dead_letters, routing_key=queue.family),
         ),
     )
@@ -255,18 +238,18 @@ def _kind(text: str) -> QueueType:
     return "quorum" if text == "quorum" else "classic"
 
 
-def _keeping(kind: QueueType) -> tuple[Argument, ...]:
+def _keeping(names: Names) -> tuple[Argument, ...]:
     """Arguments of a queue that keeps what is in it."""
-    if kind == "classic":
+    if names.kind == "classic":
         return (("x-queue-type", "classic"),)  # said aloud: a virtual host's default may be another
     return (("x-queue-type", "quorum"), ("x-delivery-limit", NO_DELIVERY_LIMIT))
 
 
-def _limit(names: Names, kind: QueueType) -> tuple[Argument, ...]:
+def _limit(names: Names) -> tuple[Argument, ...]:
     """Arguments of a lane that holds so many and refuses more; the publisher is told (test_a_full_lane_refuses)."""
     if names.max_waiting is None:
         return ()
-    refusing: tuple[Argument, ...] = () if kind == "quorum" else (("x-overflow", "reject-publish"),)
+    refusing: tuple[Argument, ...] = () if names.kind == "quorum" else (("x-overflow", "reject-publish"),)
     return (*refusing, ("x-max-length", names.max_waiting))
 
 

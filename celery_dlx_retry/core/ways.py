@@ -12,7 +12,6 @@ from celery_dlx_retry.core.topology import Topology, lane
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.ladder import Ladder
-    from celery_dlx_retry.core.settings import QueueType
     from celery_dlx_retry.core.topology import Names
 
 
@@ -63,20 +62,18 @@ def choose(  # noqa: PLR0913 - all that the choice depends on
     return TakeLadder(steps, ladder.length_ms(steps))
 
 
-def way(
-    choice: TakeLane | TakeLadder, names: Names, kind: QueueType, *, ladder: Ladder, lane_expires_ms: int = 0
-) -> Way:
+def way(choice: TakeLane | TakeLadder, names: Names, *, ladder: Ladder, lane_expires_ms: int = 0) -> Way:
     """The choice on this broker."""
     if isinstance(choice, TakeLane):
         return Way(
             length_ms=choice.length_ms,
-            exchange=names.lane(kind, choice.length_ms, expires_ms=lane_expires_ms),
+            exchange=names.lane(choice.length_ms, expires_ms=lane_expires_ms),
             headers={},
-            needs=lane(names, kind, choice.length_ms, expires_ms=lane_expires_ms),
+            needs=lane(names, choice.length_ms, expires_ms=lane_expires_ms),
         )
     return Way(
         length_ms=choice.length_ms,
-        exchange=names.rung(kind, ladder.resolution_ms, choice.steps[0]),
+        exchange=names.rung(ladder.resolution_ms, choice.steps[0]),
         headers=headers_of(choice.steps),
-        needs=rungs(names, kind, ladder),
+        needs=rungs(names, ladder),
     )

@@ -153,10 +153,10 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
     """Return when the broker has it."""
     runtime = runtime_of(task.app)
     queue = runtime.queue_of(message)
-    if gone := skipped(runtime.names, queue.kind, runtime.ladder, message.headers):
+    if gone := skipped(runtime.names, runtime.ladder, message.headers):
         # Somebody deleted a wait queue. Without it this message would go round and round.
-        logger.error("rungs missing queue_type=%s rungs=%s: declaring the ladder again", queue.kind, sorted(gone))
-        runtime.mend_ladder(queue.kind)
+        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone))
+        runtime.mend_ladder()
     there = runtime.way_for(queue, left_ms, wish=Wish.APPOINTMENT, quickly=True)
     value = message_of(message)
     with runtime.hand_over(there, quickly=True) as producer:

@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.broker.queues import declared_kind, found_kind, make_sure, work_queue
+from celery_dlx_retry.broker.queues import make_sure, work_queue
 from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
 from celery_dlx_retry.core.ladder import Ladder, rungs
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import ConfirmedProducer
     from celery_dlx_retry.core.headers import DeadRecord
     from celery_dlx_retry.core.message import Message
-    from celery_dlx_retry.core.settings import QueueType
     from celery_dlx_retry.core.ways import TakeLane, Way
 
 logger = get_logger(__name__)
@@ -66,11 +65,10 @@ class Runtime:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._flags: dict[str, Any] = {}
-        self._kinds: dict[str, QueueType] = {}
         self._failures_in_a_row = 0
         self._standing: set[str] = set()
-        self._ladders: set[QueueType] = set()
-        self._mended: dict[QueueType, float] = {}
+        self._has_ladder = False
+        self._mended = -_MEND_SECONDS
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
         self._queues_by_tag: dict[str, Queue] = {}
@@ -81,7 +79,7 @@ class Runtime:
         for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
         self._standing.clear()
-        self._ladders.clear()
+        self._has_ladder = False
 
     def foresee(self) -> None:
         """Compute what forked children inherit, and find what is wrong with it before anything runs."""
@@ -152,12 +150,6 @@ class Runtime:
             delays |= self.settings.budget.known_delays_ms()
         return frozenset(delays - {0}) | AFTER_A_CRASH.known_delays_ms()
 
-    def work_queue(self, queue: Queue) -> WorkQueue:
-        """A Kombu queue as we know it, with the type that it really has as far as anybody said."""
-        if self.settings.queue_type != "auto":
-            return work_queue(queue, kind=self.settings.queue_type)
-        return work_queue(queue, kind=declared_kind(queue) or self._kinds.get(queue.name, "classic"))
-
     def queue_of(self, message: Any) -> WorkQueue:
         """The queue that a delivery came from. AMQP tells the consumer's tag, and only Kombu knows whose it is."""
         info = message.delivery_info
@@ -167,52 +159,39 @@ class Runtime:
             tags = consumer._active_tags  # noqa: SLF001 - nothing public tells
             self._queues_by_tag = {tags[queue.name]: queue for queue in consumer.queues if queue.name in tags}
         queue = self._queues_by_tag.get(tag)
-        return self.work_queue(queue if queue is not None else self._app.amqp.queues[info.get("routing_key") or ""])
+        return work_queue(queue if queue is not None else self._app.amqp.queues[info.get("routing_key") or ""])
 
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
         queues = list(queues)
-        self.learn_kinds(connection, queues)
         topology = self.plan(queues)
         self._declare_or_check(connection, topology)
         self._standing.update(queue.name for queue in queues)
         return topology
 
-    def learn_kinds(self, connection: Connection, queues: Iterable[Queue]) -> None:
-        """Ask the broker for the types that nobody named; who may not configure is told nothing: classic, then."""
-        if self.settings.queue_type == "auto":
-            for queue in queues:
-                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
-
     def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
         """All that must stand for a worker that consumes these queues; the ladder only needs to for countdowns."""
-        work_queues = [self.work_queue(queue) for queue in queues]
-        kinds = sorted({queue.kind for queue in work_queues})
-        topology = foundation(self.names, kinds)
-        for queue in work_queues:
-            topology |= around(self.names, queue)
-        for kind in kinds:
-            for delay_ms in sorted(self.exact_lanes):
-                topology |= lane(self.names, kind, delay_ms)
-            if ladder:
-                topology |= rungs(self.names, kind, self.ladder)
-        return topology
+        topology = foundation(self.names)
+        for queue in queues:
+            topology |= around(self.names, work_queue(queue))
+        for delay_ms in sorted(self.exact_lanes):
+            topology |= lane(self.names, delay_ms)
+        return topology | rungs(self.names, self.ladder) if ladder else topology
 
-    def wait_queues(self, kind: QueueType) -> set[str]:
-        """The names of all wait queues of this type that the app may ever have made under its present settings."""
+    def wait_queues(self) -> set[str]:
+        """The names of all wait queues that the app may ever have made under its present settings."""
         settings, names = self.settings, self.names
         steps = grid(settings.grid, settings.max_delay_ms)
-        found = {names.lane(kind, delay_ms) for delay_ms in self.exact_lanes.union(steps)}
-        found |= {names.lane(kind, delay_ms, expires_ms=settings.lane_expires_ms) for delay_ms in steps}
-        return found.union(queue.name for queue in rungs(names, kind, self.ladder).queues)
+        found = {names.lane(delay_ms) for delay_ms in self.exact_lanes.union(steps)}
+        found |= {names.lane(delay_ms, expires_ms=settings.lane_expires_ms) for delay_ms in steps}
+        return found.union(queue.name for queue in rungs(names, self.ladder).queues)
 
     def adopt(self, queue: Queue) -> WorkQueue:
         """A queue that somebody asked for and that this worker may not consume: made as Celery would make it."""
         if self.settings.declare and queue.name not in self._standing:
             with self.publisher.connection() as connection:
                 make_sure(connection, queue)
-                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
-        return self.work_queue(queue)
+        return work_queue(queue)
 
     def way_for(self, queue: WorkQueue, delay_ms: int, *, wish: Wish, quickly: bool = False) -> Way:
         """How a message of this queue waits so long. The way back stands then, and so does the ladder, if it needs it.
@@ -231,19 +210,19 @@ class Runtime:
             ladder=self.ladder,
         )
         self._ensure(queue, ladder=isinstance(choice, TakeLadder), quickly=quickly)
-        expires_ms = self._lane_expires_ms(queue.kind, choice)
-        there = way(choice, self.names, queue.kind, ladder=self.ladder, lane_expires_ms=expires_ms)
+        expires_ms = self._lane_expires_ms(choice)
+        there = way(choice, self.names, ladder=self.ladder, lane_expires_ms=expires_ms)
         if expires_ms:
             self.leases.renew(self.quick_publisher if quickly else self.publisher, there.needs)
-        return replace(there, needs=foundation(self.names, [queue.kind]) | around(self.names, queue) | there.needs)
+        return replace(there, needs=foundation(self.names) | around(self.names, queue) | there.needs)
 
-    def mend_ladder(self, kind: QueueType) -> None:
+    def mend_ladder(self) -> None:
         """Declare, or check, all rungs again: one is known to be gone. Once for all messages that come at once."""
-        if time.monotonic() - self._mended.get(kind, -_MEND_SECONDS) < _MEND_SECONDS:
+        if time.monotonic() - self._mended < _MEND_SECONDS:
             return
-        self._mended[kind] = time.monotonic()
+        self._mended = time.monotonic()
         with self.quick_publisher.connection() as connection:
-            self._declare_or_check(connection, rungs(self.names, kind, self.ladder))
+            self._declare_or_check(connection, rungs(self.names, self.ladder))
 
     def hand_over(self, there: Way, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
         """A producer for one message on its way; what it needs is declared if it is missing, and if we may."""
@@ -260,7 +239,7 @@ class Runtime:
             worker=record.worker,
         )
         letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
-        needs = foundation(self.names, [queue.kind]) | around(self.names, queue)
+        needs = foundation(self.names) | around(self.names, queue)
         publisher = self.quick_publisher if quickly else self.publisher
         with publisher.producer(needs=needs if self.settings.declare else None) as producer:
             producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
@@ -288,20 +267,18 @@ class Runtime:
         """
         missing = Topology()
         if queue.name not in self._standing:
-            missing = foundation(self.names, [queue.kind]) | around(self.names, queue)
-        if ladder and queue.kind not in self._ladders:
-            missing |= rungs(self.names, queue.kind, self.ladder)
+            missing = foundation(self.names) | around(self.names, queue)
+        if ladder and not self._has_ladder:
+            missing |= rungs(self.names, self.ladder)
         if missing != Topology():
             with (self.quick_publisher if quickly else self.publisher).connection() as connection:
                 self._declare_or_check(connection, missing)
-        if ladder:
-            self._ladders.add(queue.kind)
+        self._has_ladder |= ladder
         self._standing.add(queue.name)
-        self._kinds[queue.name] = queue.kind
 
-    def _lane_expires_ms(self, kind: QueueType, choice: TakeLane | TakeLadder) -> int:
+    def _lane_expires_ms(self, choice: TakeLane | TakeLadder) -> int:
         """Announced lanes stay, and so do quorum lanes, and what we may not declare again."""
-        if kind == "quorum" or isinstance(choice, TakeLadder) or choice.length_ms in self.exact_lanes:
+        if self.names.kind == "quorum" or isinstance(choice, TakeLadder) or choice.length_ms in self.exact_lanes:
             return 0
         return self.settings.lane_expires_ms if self.settings.declare else 0
 

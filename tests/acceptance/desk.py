@@ -64,8 +64,8 @@ class Desk:
                 connection.default_channel.queue_declare(
                     name, durable=True, auto_delete=False, arguments={"x-queue-type": kind}
                 )
-                queue = WorkQueue(name=name, kind=kind)
-                declare_module.declare(connection, foundation(project.names, [kind]) | around(project.names, queue))
+                queue = WorkQueue(name=name)
+                declare_module.declare(connection, foundation(project.names) | around(project.names, queue))
         declare_module.SETTLE_SECONDS = settle
 
     @cached_property
@@ -185,5 +185,5 @@ class Desk:
     def clear(self) -> None:
         with Connection(self.project.url) as connection:
             for kind, name in self.work.items():
-                for queue in (name, self.dead_queue(kind), self.project.names.orphans(kind)):
+                for queue in (name, self.dead_queue(kind), self.project.names.orphans()):
                     connection.default_channel.queue_purge(queue)

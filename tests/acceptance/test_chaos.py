@@ -105,15 +105,15 @@ def test_what_a_lane_has_just_returned_survives_a_crash_of_the_broker_only_if_th
 ):
     if not broker.can_restart:
         pytest.skip("this broker is not ours to kill")
-    names, work = Names(prefix=prefix), WorkQueue(name=prefix, kind=kind)
+    names, work = Names(prefix=prefix), WorkQueue(name=prefix)
     with Connection(broker.url) as connection:
         connection.channel().queue_declare(prefix, durable=True, auto_delete=False)  # a classic work queue
-        declare(connection, foundation(names, [kind]) | around(names, work) | lane(names, kind, WAIT_MS))
+        declare(connection, foundation(names) | around(names, work) | lane(names, WAIT_MS))
     publisher = Publisher(lambda: Connection(broker.url), confirm_timeout_ms=10_000)
     sent, age = 0, Age()
     with closing(publisher), publisher.producer() as producer:
         while age.seconds < 2:
-            producer.publish(str(sent), exchange=names.lane(kind, WAIT_MS), routing_key=prefix)
+            producer.publish(str(sent), exchange=names.lane(WAIT_MS), routing_key=prefix)
             sent += 1
 
     broker.kill()

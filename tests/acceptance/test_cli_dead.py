@@ -233,11 +233,11 @@ def test_a_file_with_a_broken_line_imports_nothing(desk, tmp_path):
 
 def test_an_orphan_keeps_its_work_queue_through_export_and_import(desk, tmp_path):
     names, file = desk.project.names, tmp_path / "orphan.jsonl"
-    orphans = names.orphans("classic")
+    orphans = names.orphans()
     with Connection(desk.project.url) as connection:
         channel = connection.default_channel
         wait = f"{names.prefix}.v1.wait.classic.test"
-        arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": names.back("classic")}
+        arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": names.back()}
         channel.queue_declare(wait, durable=True, auto_delete=False, arguments=arguments)
         channel.exchange_declare(wait, "fanout", auto_delete=False)
         channel.queue_bind(wait, wait)

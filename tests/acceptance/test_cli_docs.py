@@ -78,11 +78,11 @@ class Shop:
         """What happened before the command of the page."""
         with Connection(self.broker.url) as connection:
             if command == "check":
-                connection.default_channel.exchange_delete(self.names.lane("classic", 60_000))
+                connection.default_channel.exchange_delete(self.names.lane(60_000))
             elif command == "status":
-                declare(connection, lane(self.names, "classic", 60_000) | lane(self.names, "classic", 319_299))
+                declare(connection, lane(self.names, 60_000) | lane(self.names, 319_299))
                 for task_id in IDS:
-                    self.put(connection, self.names.lane("classic", 600_000), self.retry(task_id))
+                    self.put(connection, self.names.lane(600_000), self.retry(task_id))
                 self.put(connection, self.names.dead(), self.dead_letter())
                 eventually(lambda: "000000319299" in self.dlx("status --all"))
 

@@ -84,7 +84,7 @@ def test_the_ladder_is_in_the_plan_if_asked_for_and_no_longer_missing_once_decla
     without, whole = (dlx.json("plan", "-Q", project.queue, *words) for words in ((), ("--ladder",)))
     rungs = {it["name"] for it in whole if it not in without and it["object"] == "queue"}
 
-    assert rungs == {project.names.rung("classic", 100, number) for number in range(29)}
+    assert rungs == {project.names.rung(100, number) for number in range(29)}
     assert {it["name"] for it in dlx.json("check", "--ladder", code=1) if it["kind"] == "missing"} == rungs
     dlx("declare", "--ladder")
     assert "All of it stands." in dlx("check", "--ladder")
@@ -131,7 +131,7 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
     stray, full = project.lane(77_000), project.lane(78_000)
     with Connection(project.url) as connection:
         for delay_ms in (77_000, 78_000):
-            declare(connection, lane(project.names, "classic", delay_ms))
+            declare(connection, lane(project.names, delay_ms))
         connection.Producer().publish("x", routing_key=full)
     eventually(lambda: {stray, full} <= {it["queue"] for it in dlx.json("status") if it["exists"]})
 

@@ -27,8 +27,12 @@ class Bench:
 
     def __init__(self, *, url: str, prefix: str, stack: ExitStack) -> None:
         self.url, self.prefix, self._stack = url, prefix, stack
-        self.names = Names(prefix=prefix)
+        self.use("classic")
         self.connection = self.connect()
+
+    def use(self, kind: QueueType) -> None:
+        """Have lanes and dead-letter queues of this type from now on; the fixture ``kind`` does it for both."""
+        self.names = Names(prefix=self.prefix, kind=kind)
 
     def connect(self, **options: Any) -> Connection:
         connection = Connection(options.pop("url", self.url), **options)
@@ -54,8 +58,8 @@ class Bench:
 
     def work(self, kind: QueueType = "classic", name: str = "work") -> WorkQueue:
         """A work queue with all that it needs around it."""
-        queue = WorkQueue(name=self.queue(name, kind), kind=kind)
-        self.stand(foundation(self.names, [kind]) | around(self.names, queue))
+        queue = WorkQueue(name=self.queue(name, kind))
+        self.stand(foundation(self.names) | around(self.names, queue))
         return queue
 
     def stand(self, topology: Topology) -> None:
@@ -123,5 +127,6 @@ def limited_url(bench, management) -> Iterator[str]:
 
 
 @pytest.fixture(params=["classic", "quorum"])
-def kind(request) -> str:
+def kind(request, bench) -> str:
+    bench.use(request.param)
     return request.param

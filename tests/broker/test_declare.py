@@ -16,9 +16,9 @@ from celery_dlx_retry.errors import Forbidden, Mismatch, Missing
 
 
 def everything(bench, kind):
-    work = WorkQueue(name=bench.queue("work", kind), kind=kind)
+    work = WorkQueue(name=bench.queue("work", kind))
     names = bench.names
-    return foundation(names, [kind]) | around(names, work) | lane_topology(names, kind, 60_000)
+    return foundation(names) | around(names, work) | lane_topology(names, 60_000)
 
 
 def test_declaring_again_changes_nothing_and_leaves_messages_alone(bench, kind):
@@ -47,20 +47,20 @@ def test_the_check_names_the_first_queue_that_is_missing(bench, kind):
     with pytest.raises(Missing) as caught:
         check(bench.connection, topology)
 
-    assert (caught.value.kind, caught.value.name) == ("queue", bench.names.orphans(kind))
+    assert (caught.value.kind, caught.value.name) == ("queue", bench.names.orphans())
     assert "dlx_declare" in str(caught.value)
-    assert bench.depth(bench.names.orphans(kind)) is None
+    assert bench.depth(bench.names.orphans()) is None
 
 
 def test_the_check_names_the_first_exchange_that_is_missing(bench):
     topology = everything(bench, "classic")
     bench.stand(topology)
-    bench.connection.default_channel.exchange_delete(bench.names.back("classic"))
+    bench.connection.default_channel.exchange_delete(bench.names.back())
 
     with pytest.raises(Missing) as caught:
         check(bench.connection, topology)
 
-    assert (caught.value.kind, caught.value.name) == ("exchange", bench.names.back("classic"))
+    assert (caught.value.kind, caught.value.name) == ("exchange", bench.names.back())
 
 
 def test_the_connection_is_good_for_more_after_a_refusal(bench):
@@ -72,7 +72,7 @@ def test_the_connection_is_good_for_more_after_a_refusal(bench):
 
 def test_a_binding_of_a_queue_that_is_gone_is_missing(bench):
     names = bench.names
-    topology = foundation(names, ["classic"]) | around(names, WorkQueue(name=f"{bench.prefix}.gone"))
+    topology = foundation(names) | around(names, WorkQueue(name=f"{bench.prefix}.gone"))
 
     with pytest.raises(Missing) as caught:
         bench.stand(topology)
@@ -157,10 +157,10 @@ def test_who_may_not_configure_is_told_what_is_missing(bench, limited_url, kind)
 
     assert caught.value.facts == {
         "kind": "queue",
-        "name": bench.names.orphans(kind),
+        "name": bench.names.orphans(),
         "permission": "configure",
     }
-    assert bench.depth(bench.names.orphans(kind)) is None
+    assert bench.depth(bench.names.orphans()) is None
 
 
 def test_who_may_only_publish_and_consume_may_look(bench, limited_url):
@@ -181,7 +181,7 @@ def test_who_may_do_nothing_with_it_may_look_up_to_rabbitmq_3(bench, broker, lim
     else:
         with pytest.raises(Forbidden) as caught:
             check(connection, topology)
-        assert caught.value.name == bench.names.orphans("classic")
+        assert caught.value.name == bench.names.orphans()
 
 
 def test_who_may_not_bind_is_told_the_exchange(bench, limited_url, management):
@@ -201,8 +201,9 @@ def test_who_may_not_bind_is_told_the_exchange(bench, limited_url, management):
 
 def test_the_exchange_of_a_new_quorum_lane_appears_after_its_queue_has_settled(bench, monkeypatch):
     monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
-    topology = lane_topology(bench.names, "quorum", 60_000)
-    lane = bench.names.lane("quorum", 60_000)
+    bench.use("quorum")
+    topology = lane_topology(bench.names, 60_000)
+    lane = bench.names.lane(60_000)
 
     with ThreadPoolExecutor() as pool:
         first = pool.submit(declare, bench.connect(), topology)
@@ -221,8 +222,9 @@ def test_the_exchange_of_a_new_quorum_lane_appears_after_its_queue_has_settled(b
 def test_a_quorum_lane_whose_broker_was_killed_while_it_was_young_takes_messages(bench, broker):
     if not broker.can_restart:
         pytest.skip("this broker is not ours to kill")
-    topology = foundation(bench.names, ["quorum"]) | lane_topology(bench.names, "quorum", 60_000)
-    lane = bench.names.lane("quorum", 60_000)
+    bench.use("quorum")
+    topology = foundation(bench.names) | lane_topology(bench.names, 60_000)
+    lane = bench.names.lane(60_000)
     bench.stand(Topology(queues=topology.queues))
 
     broker.kill()
@@ -234,8 +236,9 @@ def test_a_quorum_lane_whose_broker_was_killed_while_it_was_young_takes_messages
 
 
 def test_a_quorum_lane_without_its_exchange_keeps_what_waits_in_it(bench):
-    topology = foundation(bench.names, ["quorum"]) | lane_topology(bench.names, "quorum", 60_000)
-    lane = bench.names.lane("quorum", 60_000)
+    bench.use("quorum")
+    topology = foundation(bench.names) | lane_topology(bench.names, 60_000)
+    lane = bench.names.lane(60_000)
     bench.stand(topology)
     bench.put(lane, range(3))
     bench.connection.default_channel.exchange_delete(lane)

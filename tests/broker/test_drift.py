@@ -25,8 +25,8 @@ def api(bench, broker, management):
 
 def everything(bench, kind, work):
     names = bench.names
-    queue = WorkQueue(name=work, kind=kind)
-    return foundation(names, [kind]) | around(names, queue) | lane(names, kind, 60_000)
+    queue = WorkQueue(name=work)
+    return foundation(names) | around(names, queue) | lane(names, 60_000)
 
 
 def kinds(drifts):
@@ -67,9 +67,9 @@ def test_a_lost_binding_shows_over_http(bench, kind, api):
     work = bench.queue("work", kind)
     topology = everything(bench, kind, work)
     bench.stand(topology)
-    bench.connection.default_channel.queue_unbind(work, bench.names.back(kind), routing_key=work)
+    bench.connection.default_channel.queue_unbind(work, bench.names.back(), routing_key=work)
 
-    assert kinds(find(bench.connection, topology, api)) == [("unbound", f"{bench.names.back(kind)} -> {work}")]
+    assert kinds(find(bench.connection, topology, api)) == [("unbound", f"{bench.names.back()} -> {work}")]
 
 
 def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management):
@@ -83,7 +83,7 @@ def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management)
     finally:
         management.call("DELETE", path)
 
-    assert kinds(found) == [("policy", bench.names.lane("classic", 60_000))]
+    assert kinds(found) == [("policy", bench.names.lane(60_000))]
 
 
 def test_who_may_not_configure_learns_what_could_not_be_checked(bench, limited_url):
@@ -105,7 +105,7 @@ def test_the_definitions_make_what_the_plan_says(bench, kind, api, management):
 
 def test_missing_permissions_are_told_and_nothing_is_made(bench, limited_url, management):
     work = WorkQueue(name=bench.queue("work"))
-    bench.stand(foundation(bench.names, ["classic"]) | around(bench.names, work))
+    bench.stand(foundation(bench.names) | around(bench.names, work))
     connection = bench.connect(url=limited_url)
 
     def told(declares=True, **permissions):  # noqa: FBT002 - reads better
@@ -160,9 +160,9 @@ def test_the_api_is_looked_for_at_the_brokers_host(bench):
 
 def test_the_state_tells_what_every_queue_holds_and_leaves_it_there(bench, kind, api):
     work = bench.work(kind)
-    bench.stand(lane(bench.names, kind, 60_000))
-    waiting = Lane(name=bench.names.lane(kind, 60_000), kind=kind, delay_ms=60_000)
-    dead, orphans = bench.names.dead_letters(work.name), bench.names.orphans(kind)
+    bench.stand(lane(bench.names, 60_000))
+    waiting = Lane(name=bench.names.lane(60_000), kind=kind, delay_ms=60_000)
+    dead, orphans = bench.names.dead_letters(work.name), bench.names.orphans()
     record = DeadRecord(
         reason=Reason.FAILED, task="t", task_id="1", queue=work.name, family=work.name, worker="", attempts=1,
         died_at_ms=1_700_000_000_000,
@@ -172,7 +172,7 @@ def test_the_state_tells_what_every_queue_holds_and_leaves_it_there(bench, kind,
     bench.put(dead, [4], headers=with_record({}, record))
 
     def state(management):
-        found = states(bench.connect(), bench.names, work_queues=[work], lanes=[waiting], management=management)
+        found = states(bench.connect(), bench.names, work_queues={work: kind}, lanes=[waiting], management=management)
         return {(it.role, it.queue): it for it in found}
 
     found = state(None)
@@ -194,7 +194,7 @@ def test_the_state_tells_what_every_queue_holds_and_leaves_it_there(bench, kind,
 def test_a_queue_that_is_not_there_is_told_as_such(bench):
     work = WorkQueue(name=f"{bench.prefix}.gone")
 
-    found = list(states(bench.connection, bench.names, work_queues=[work], lanes=[], management=None))
+    found = list(states(bench.connection, bench.names, work_queues={work: "classic"}, lanes=[], management=None))
 
     assert [(it.role, it.exists, it.ready) for it in found] == [
         ("work", False, 0), ("dead", False, 0), ("orphans", False, 0),

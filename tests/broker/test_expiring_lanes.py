@@ -26,7 +26,7 @@ LADDER = Ladder(resolution_ms=100, rungs=8)
 def test_the_naive_recipe_loses_what_is_in_the_lane(bench):
     """An expiry of twice the TTL, and the belief that a publish is a use of the queue."""
     work = bench.work()
-    naive = lane(bench.names, "classic", 1_000, expires_ms=1_000)
+    naive = lane(bench.names, 1_000, expires_ms=1_000)
     (queue,) = naive.queues
     declared = time.monotonic()
     bench.stand(naive)
@@ -43,7 +43,7 @@ def test_the_naive_recipe_loses_what_is_in_the_lane(bench):
 
 def test_an_idle_lane_vanishes_and_comes_back_when_it_is_needed(bench):
     work = bench.work()
-    there = lane(bench.names, "classic", 100, expires_ms=500)
+    there = lane(bench.names, 100, expires_ms=500)
     (queue,) = there.queues
     leases = Leases(lease_ms=200)
     publisher = bench.publisher()
@@ -59,7 +59,7 @@ def test_an_idle_lane_vanishes_and_comes_back_when_it_is_needed(bench):
 
 
 def test_a_lease_is_renewed_when_it_is_over_and_not_before(bench):
-    there = lane(bench.names, "classic", 100, expires_ms=60_000)
+    there = lane(bench.names, 100, expires_ms=60_000)
     (queue,) = there.queues
     leases = Leases(lease_ms=1_000)
     publisher = bench.publisher()
@@ -78,7 +78,7 @@ def test_a_lease_is_renewed_when_it_is_over_and_not_before(bench):
 def keep_publishing(url, prefix, queue, name, stop, results):  # noqa: PLR0913, PLR0917
     """A process that publishes now and then, as workers do; tells what the broker confirmed."""
     leases = Leases(lease_ms=LEASE_MS)
-    there = lane(Names(prefix=prefix), "classic", TTL_MS, expires_ms=EXPIRES_MS)
+    there = lane(Names(prefix=prefix, kind="classic"), TTL_MS, expires_ms=EXPIRES_MS)
     chance = random.Random(name)  # noqa: S311
     confirmed = []
     with closing(Publisher(lambda: Connection(url, connect_timeout=1), confirm_timeout_ms=1_000)) as publisher:
@@ -98,7 +98,7 @@ def keep_publishing(url, prefix, queue, name, stop, results):  # noqa: PLR0913, 
 def test_over_a_restart_of_the_broker_lanes_that_expire_and_ladders_lose_nothing(broker, bench, monkeypatch):
     if not broker.can_restart:
         pytest.skip("the broker is not ours to restart")
-    work, on_ladder = bench.work(), [bench.work(kind, name=f"ladder.{kind}") for kind in ("classic", "quorum")]
+    work, on_ladder = bench.work(), []
     context = multiprocessing.get_context("fork")
     stop, results = context.Event(), context.Queue()
     arguments = (broker.url, bench.prefix, work.name)
@@ -108,10 +108,12 @@ def test_over_a_restart_of_the_broker_lanes_that_expire_and_ladders_lose_nothing
     for process in processes:
         process.start()
     monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
-    bench.stand(rungs(bench.names, "classic", LADDER) | rungs(bench.names, "quorum", LADDER))
-    for queue in on_ladder:
+    for kind in ("classic", "quorum"):
+        bench.use(kind)
+        bench.stand(rungs(bench.names, LADDER))
+        on_ladder.append(bench.work(kind, name=f"ladder.{kind}"))
         for number in range(20):
-            send(bench, queue, 100 * (64 + number), ladder=LADDER, number=number)
+            send(bench, on_ladder[-1], 100 * (64 + number), ladder=LADDER, number=number)
 
     broker.restart()
     restarted = time.monotonic()

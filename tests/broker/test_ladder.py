@@ -21,38 +21,36 @@ DELAYS_MS = (1, 20, 21, 100, 310, 640, 1_260, 2_540)  # one rung, several, all o
 def send(bench, queue, delay_ms, ladder=LADDER, **headers):
     """Publish it onto the ladder; its headers say when."""
     steps = ladder.steps(delay_ms)
-    there = way(TakeLadder(steps, ladder.length_ms(steps)), bench.names, queue.kind, ladder=ladder)
+    there = way(TakeLadder(steps, ladder.length_ms(steps)), bench.names, ladder=ladder)
     with bench.publisher().producer(headers=there.headers) as producer:
         facts = {"delay": delay_ms, "at": time.monotonic(), **headers}
         producer.publish("", exchange=there.exchange, routing_key=queue.name, headers=facts)
 
 
-def test_no_message_is_early_or_much_too_late_whatever_rungs_it_takes(bench):
-    works = [bench.work(kind, name=f"{kind}.with.dots#*") for kind in ("classic", "quorum")]
-    for work in works:
-        bench.stand(rungs(bench.names, work.kind, LADDER))
-        for delay_ms in DELAYS_MS:
-            send(bench, work, delay_ms)
+def test_no_message_is_early_or_much_too_late_whatever_rungs_it_takes(bench, kind):
+    work = bench.work(kind, name=f"{kind}.with.dots#*")
+    bench.stand(rungs(bench.names, LADDER))
+    for delay_ms in DELAYS_MS:
+        send(bench, work, delay_ms)
 
-    arrivals = arrive([work.name for work in works], bench.connection, count=2 * len(DELAYS_MS))
+    arrivals = arrive([work.name], bench.connection, count=len(DELAYS_MS))
 
-    for work in works:
-        came = {headers["delay"]: at - headers["at"] for queue, headers, at in arrivals if queue == work.name}
-        assert came.keys() == set(DELAYS_MS)
-        assert [delay_ms for delay_ms, seconds in came.items() if seconds < delay_ms / 1000] == []
-        assert [delay_ms for delay_ms, seconds in came.items() if seconds > delay_ms / 1000 + 3] == []
+    came = {headers["delay"]: at - headers["at"] for _, headers, at in arrivals}
+    assert came.keys() == set(DELAYS_MS)
+    assert [delay_ms for delay_ms, seconds in came.items() if seconds < delay_ms / 1000] == []
+    assert [delay_ms for delay_ms, seconds in came.items() if seconds > delay_ms / 1000 + 3] == []
 
 
 def test_every_rung_of_its_delay_is_passed_once_and_no_other(bench, kind):
     work = bench.work(kind)
-    bench.stand(rungs(bench.names, kind, LADDER))
+    bench.stand(rungs(bench.names, LADDER))
 
     send(bench, work, 20 * 0b1101101)
 
     eventually(lambda: bench.depth(work.name))
     (message,) = bench.take(work.name)
     passed = {death["queue"] for death in message.headers["x-death"]}
-    assert passed == {bench.names.rung(kind, 20, number) for number in (0, 2, 3, 5, 6)}
+    assert passed == {bench.names.rung(20, number) for number in (0, 2, 3, 5, 6)}
     assert {death["count"] for death in message.headers["x-death"]} == {1}
     assert message.delivery_info["routing_key"] == work.name
 
@@ -60,7 +58,7 @@ def test_every_rung_of_its_delay_is_passed_once_and_no_other(bench, kind):
 def test_a_message_goes_down_the_ladder_again_and_again(bench, kind):
     """RabbitMQ 3 drops what seems to go in a circle: so nothing of the first way may go along."""
     work = bench.work(kind)
-    bench.stand(rungs(bench.names, kind, LADDER))
+    bench.stand(rungs(bench.names, LADDER))
 
     headers = {}
     for _ in range(3):
@@ -73,7 +71,7 @@ def test_a_message_goes_down_the_ladder_again_and_again(bench, kind):
 
 def test_the_ladder_of_the_default_settings_stands_and_can_be_declared_again(bench, kind):
     ladder = Ladder.of(Settings())
-    topology = rungs(bench.names, kind, ladder)
+    topology = rungs(bench.names, ladder)
 
     bench.stand(topology)
     bench.stand(topology)
@@ -82,39 +80,39 @@ def test_the_ladder_of_the_default_settings_stands_and_can_be_declared_again(ben
     send(bench, work, 150, ladder=ladder)
     send(bench, work, ladder.longest_ms, ladder=ladder)
     eventually(lambda: bench.depth(work.name) == 1)
-    eventually(lambda: bench.depth(bench.names.rung(kind, 100, ladder.rungs - 1)) == 1)
+    eventually(lambda: bench.depth(bench.names.rung(100, ladder.rungs - 1)) == 1)
 
 
 def test_a_longer_ladder_stands_on_a_shorter_one(bench, kind):
     work = bench.work(kind)
     shorter, longer = Ladder(resolution_ms=20, rungs=2), Ladder(resolution_ms=20, rungs=4)
-    bench.stand(rungs(bench.names, kind, shorter))
+    bench.stand(rungs(bench.names, shorter))
 
-    bench.stand(rungs(bench.names, kind, longer))
+    bench.stand(rungs(bench.names, longer))
 
     send(bench, work, 20 * 0b1111, ladder=longer)
     eventually(lambda: bench.depth(work.name) == 1)
 
 
 def test_when_the_work_queue_is_gone_its_messages_are_parked_under_its_name(bench, kind):
-    gone, other = WorkQueue(name=f"{bench.prefix}.gone", kind=kind), bench.work(kind, name="other")
-    bench.stand(rungs(bench.names, kind, LADDER))
+    gone, other = WorkQueue(name=f"{bench.prefix}.gone"), bench.work(kind, name="other")
+    bench.stand(rungs(bench.names, LADDER))
 
     for _ in range(5):
         send(bench, gone, 60)
         send(bench, other, 60)
     eventually(lambda: bench.depth(other.name) == 5)
-    eventually(lambda: bench.depth(bench.names.orphans(kind)) == 5)
+    eventually(lambda: bench.depth(bench.names.orphans()) == 5)
 
-    records = [letter.record for letter in browse(bench.connection, bench.names.orphans(kind))]
+    records = [letter.record for letter in browse(bench.connection, bench.names.orphans())]
     assert {(record.reason, record.queue) for record in records} == {("unroutable", gone.name)}
-    parked = bench.take(bench.names.orphans(kind))
+    parked = bench.take(bench.names.orphans())
     assert {message.delivery_info["routing_key"] for message in parked} == {gone.name}
 
 
 def test_messages_of_one_delay_come_back_in_the_order_of_their_coming(bench, kind):
     work = bench.work(kind)
-    bench.stand(rungs(bench.names, kind, LADDER))
+    bench.stand(rungs(bench.names, LADDER))
 
     for number in range(20):
         send(bench, work, 140, number=number)

@@ -17,13 +17,13 @@ def test_a_short_delay_overtakes_a_long_one(bench):
     works = {kind: bench.work(kind, name=kind) for kind in ("classic", "quorum")}
     for kind in works:
         for delay_ms in delays_ms:
-            bench.stand(lane(bench.names, kind, delay_ms))
+            bench.stand(lane(bench.names, delay_ms))
 
     with bench.publisher().producer() as producer:
         for delay_ms in delays_ms:
             for kind, work in works.items():
                 headers = {"delay": delay_ms, "at": time.monotonic()}
-                exchange = bench.names.lane(kind, delay_ms)
+                exchange = bench.names.lane(delay_ms)
                 producer.publish("", exchange=exchange, routing_key=work.name, headers=headers)
     arrivals = arrive([work.name for work in works.values()], bench.connection, count=6)
 
@@ -36,12 +36,12 @@ def test_a_short_delay_overtakes_a_long_one(bench):
 
 def test_a_lane_returns_messages_in_the_order_of_their_coming(bench, kind):
     works = [bench.work(kind, name=name) for name in ("one", "two")]
-    bench.stand(lane(bench.names, kind, 200))
+    bench.stand(lane(bench.names, 200))
 
     with bench.publisher().producer() as producer:
         for number in range(20):
             producer.publish(
-                "", exchange=bench.names.lane(kind, 200), routing_key=works[number % 2].name, headers={"id": number}
+                "", exchange=bench.names.lane(200), routing_key=works[number % 2].name, headers={"id": number}
             )
     eventually(lambda: [bench.depth(work.name) for work in works] == [10, 10])
 
@@ -51,8 +51,8 @@ def test_a_lane_returns_messages_in_the_order_of_their_coming(bench, kind):
 
 def test_when_the_work_queue_is_gone_its_retries_are_parked(bench, kind):
     gone, other = bench.work(kind, name="gone"), bench.work(kind, name="other")
-    bench.stand(lane(bench.names, kind, 700))
-    exchange = bench.names.lane(kind, 700)
+    bench.stand(lane(bench.names, 700))
+    exchange = bench.names.lane(700)
 
     with bench.publisher().producer() as producer:
         for number in range(20):
@@ -60,23 +60,23 @@ def test_when_the_work_queue_is_gone_its_retries_are_parked(bench, kind):
             producer.publish("", exchange=exchange, routing_key=work.name, headers={"id": number})
     bench.connection.default_channel.queue_delete(gone.name)
     eventually(lambda: bench.depth(other.name) == 10)
-    orphans = eventually(lambda: bench.depth(bench.names.orphans(kind)) == 10 and bench.names.orphans(kind))
+    orphans = eventually(lambda: bench.depth(bench.names.orphans()) == 10 and bench.names.orphans())
 
     parked = bench.take(orphans)
     assert [int(message.headers["id"]) for message in parked] == list(range(10))
     assert {message.delivery_info["routing_key"] for message in parked} == {gone.name}
-    assert bench.depth(bench.names.lane(kind, 700)) == 0
+    assert bench.depth(bench.names.lane(700)) == 0
     assert bench.depth(gone.name) is None
 
 
 def test_all_but_the_way_survives_the_wait(bench, kind):
     work = bench.work(kind)
-    bench.stand(lane(bench.names, kind, 100))
+    bench.stand(lane(bench.names, 100))
 
     with bench.publisher().producer() as producer:
         producer.publish(
             {"n": 1},
-            exchange=bench.names.lane(kind, 100),
+            exchange=bench.names.lane(100),
             routing_key=work.name,
             headers={"nested": {"a": [1, {"b": 2}]}},
             priority=4,
@@ -97,14 +97,14 @@ def test_all_but_the_way_survives_the_wait(bench, kind):
 
 
 def test_a_full_lane_refuses_and_what_it_took_comes_back(bench, kind):
-    work, names = bench.work(kind), Names(prefix=bench.prefix, max_waiting=5)
-    bench.stand(lane(names, kind, 1_500))
+    work, names = bench.work(kind), Names(prefix=bench.prefix, kind=kind, max_waiting=5)
+    bench.stand(lane(names, 1_500))
     publisher = bench.publisher()
 
     def is_taken():
         try:
             with publisher.producer() as producer:
-                producer.publish("", exchange=names.lane(kind, 1_500), routing_key=work.name)
+                producer.publish("", exchange=names.lane(1_500), routing_key=work.name)
         except Nacked:
             return False
         return True

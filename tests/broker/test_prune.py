@@ -24,8 +24,8 @@ def impatient(monkeypatch):
 
 
 def a_lane(bench, kind, delay_ms=60_000):
-    bench.stand(lane(bench.names, kind, delay_ms))
-    return Lane(name=bench.names.lane(kind, delay_ms), kind=kind, delay_ms=delay_ms)
+    bench.stand(lane(bench.names, delay_ms))
+    return Lane(name=bench.names.lane(delay_ms), kind=kind, delay_ms=delay_ms)
 
 
 def pruned(bench, *lanes):
@@ -36,7 +36,7 @@ def test_standing_lanes_are_found_with_and_without_the_http_api(bench, broker, k
     bench.work(kind)
     expected = [a_lane(bench, kind, 1000), a_lane(bench, kind, 60_000)]
     api = management_of(bench.connection, broker.management_url)
-    search = {"possible": [bench.names.lane(kind, delay_ms) for delay_ms in (500, 1000, 60_000)]}
+    search = {"possible": [bench.names.lane(delay_ms) for delay_ms in (500, 1000, 60_000)]}
 
     over_amqp = standing_lanes(bench.connection, bench.names, **search, management=None)
     over_http = eventually(lambda: standing_lanes(bench.connection, bench.names, **search, management=api))
@@ -99,7 +99,7 @@ def test_a_lane_that_is_made_again_meanwhile_stays(bench, kind, monkeypatch):
     monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 1.0)
     wanted = a_lane(bench, kind)
     outcome = prune(bench.connect(), [wanted])
-    publisher = threading.Timer(0.05, lambda: bench.stand(lane(bench.names, kind, 60_000)))
+    publisher = threading.Timer(0.05, lambda: bench.stand(lane(bench.names, 60_000)))
     publisher.start()
 
     assert [reason for _, reason in outcome] == ["in use again"]
@@ -120,7 +120,7 @@ def test_who_may_not_configure_prunes_nothing(bench, limited_url):
 def test_publishing_while_lanes_are_pruned_loses_nothing(bench, kind):
     work = bench.work(kind)
     short = a_lane(bench, kind, 100)
-    needs = foundation(bench.names, [kind]) | around(bench.names, work) | lane(bench.names, kind, 100)
+    needs = foundation(bench.names) | around(bench.names, work) | lane(bench.names, 100)
     publisher = bench.publisher()
     ended = threading.Event()
     outcomes = []

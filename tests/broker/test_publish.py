@@ -75,18 +75,18 @@ def test_an_exchange_without_a_queue_behind_it_is_unroutable(bench):
 
 def test_a_lane_that_does_not_exist_is_declared_and_takes_the_message(bench, kind):
     work = bench.work(kind)
-    needs = foundation(bench.names, [kind]) | around(bench.names, work) | lane(bench.names, kind, 100)
+    needs = foundation(bench.names) | around(bench.names, work) | lane(bench.names, 100)
 
     with bench.publisher().producer(needs=needs) as producer:
-        producer.publish("", exchange=bench.names.lane(kind, 100), routing_key=work.name, headers={"id": 7})
+        producer.publish("", exchange=bench.names.lane(100), routing_key=work.name, headers={"id": 7})
     eventually(lambda: bench.depth(work.name))
 
     assert bench.ids(work.name) == [7]
 
 
 def test_a_lane_whose_wait_queue_was_deleted_is_made_whole(bench):
-    work, name = bench.work(), bench.names.lane("classic", 100)
-    needs = lane(bench.names, "classic", 100)
+    work, name = bench.work(), bench.names.lane(100)
+    needs = lane(bench.names, 100)
     bench.stand(needs)
     bench.connection.default_channel.queue_delete(name)
 
@@ -98,7 +98,7 @@ def test_a_lane_whose_wait_queue_was_deleted_is_made_whole(bench):
 
 
 def test_what_is_needed_and_does_not_help_is_still_unroutable(bench):
-    needs = foundation(bench.names, ["classic"])
+    needs = foundation(bench.names)
 
     with pytest.raises(Unroutable), bench.publisher().producer(needs=needs) as producer:
         producer.publish("", exchange=bench.names.dead(), routing_key="nobody")

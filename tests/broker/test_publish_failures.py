@@ -132,7 +132,7 @@ def test_a_frozen_broker_holds_nobody_up(bench, broker):
 
 def test_a_frozen_broker_does_not_hold_up_a_declaration(bench, broker):
     publisher = bench.publisher(timeout_ms=500)
-    topology = foundation(bench.names, ["classic"])
+    topology = foundation(bench.names)
     with publisher.connection() as connection:
         declare(connection, topology)
 

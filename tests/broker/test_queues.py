@@ -94,7 +94,7 @@ def stand(bench, kind, **options):
     """A dlx_queue on the broker with all that it needs around it."""
     queue = dlx_queue(f"{bench.prefix}.orders", queue_type=kind, prefix=bench.prefix, **options)
     queue(bench.connection.default_channel).declare()
-    bench.stand(foundation(bench.names, [kind]) | around(bench.names, WorkQueue(name=queue.name, kind=kind)))
+    bench.stand(foundation(bench.names) | around(bench.names, WorkQueue(name=queue.name)))
     return queue.name
 
 
@@ -207,7 +207,7 @@ def test_a_work_queue_is_called_by_its_alias_if_its_name_is_random():
     queue = Queue("bcast.1234")
     queue.alias = "bcast"
 
-    assert work_queue(queue, kind="classic") == WorkQueue(name="bcast.1234", kind="classic", family="bcast")
+    assert work_queue(queue) == WorkQueue(name="bcast.1234", family="bcast")
 
 
 @pytest.mark.parametrize(

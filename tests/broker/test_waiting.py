@@ -26,8 +26,8 @@ class Road:
     def __init__(self, bench, kind, delay_ms):
         self.bench, self.delay_ms = bench, delay_ms
         self.work = bench.work(kind)
-        bench.stand(lane(bench.names, kind, delay_ms))
-        self.lane = Lane(name=bench.names.lane(kind, delay_ms), kind=kind, delay_ms=delay_ms)
+        bench.stand(lane(bench.names, delay_ms))
+        self.lane = Lane(name=bench.names.lane(delay_ms), kind=kind, delay_ms=delay_ms)
         self.sent = {}
         self._channel = bench.connect().channel()
         self._channel.confirm_select()

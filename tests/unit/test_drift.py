@@ -12,7 +12,7 @@ from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.drift import overridden, unbound
 from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
 
-NAMES = Names()
+NAMES = Names(kind="classic")
 
 
 def test_a_binding_that_was_not_found_is_unbound():
@@ -45,7 +45,7 @@ def test_bindings_that_were_found_are_no_drift():
     ids=str,
 )
 def test_a_policy_is_drift_if_it_takes_messages_away(definition, harms):
-    topology = lane(NAMES, "quorum", 5000)
+    topology = lane(Names(kind="quorum"), 5000)
 
     policies = BrokerPolicies(user=(broker_policy("^dlx[.]", definition), broker_policy("^other$", {"expires": 1})))
 
@@ -97,10 +97,9 @@ def test_an_operators_policy_adds_and_its_smaller_numbers_win():
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
-    name = NAMES.lane(kind, 319_299)
-
-    limited = Names(max_waiting=7).lane(kind, 319_299)
-    expiring = NAMES.lane(kind, 319_299, expires_ms=600_000)
+    names = Names(kind=kind)
+    name, expiring = names.lane(319_299), names.lane(319_299, expires_ms=600_000)
+    limited = Names(kind=kind, max_waiting=7).lane(319_299)
 
     assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=319_299)
     assert NAMES.lane_of(limited) == Lane(name=limited, kind=kind, delay_ms=319_299)
@@ -109,7 +108,7 @@ def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_rung_is_as_long_as_its_number_says(kind):
-    name = NAMES.rung(kind, 100, 7)
+    name = Names(kind=kind).rung(100, 7)
 
     assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=12_800, is_rung=True)
 
@@ -136,7 +135,7 @@ def test_a_name_that_is_none_of_ours_has_no_lane(name):
 
 def policy(kind="classic", name="orders", **facts):
     return dead_letter_policy(
-        NAMES, WorkQueue(name=name, kind=kind), vhost="/", arguments=facts.pop("arguments", {}), **facts
+        NAMES, WorkQueue(name=name), kind=kind, vhost="/", arguments=facts.pop("arguments", {}), **facts
     )
 
 

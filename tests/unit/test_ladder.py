@@ -11,7 +11,7 @@ from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Names, QueueSpec, Topology
 from tests.unit.test_headers import FAILURE
 
-NAMES = Names()
+NAMES, QUORUM = Names(kind="classic"), Names(kind="quorum")
 DEFAULT = Ladder.of(Settings())
 YEAR_MS = 365 * 24 * 3600 * 1000
 
@@ -67,7 +67,7 @@ def test_no_settings_lead_to_more_than_35_rungs_or_a_longer_one_than_rabbitmq_ta
 
 @given(ladders)
 def test_the_topology_is_bounded_and_every_name_is_short_enough(ladder):
-    topology = rungs(Names(prefix="p" * 100), "quorum", ladder)
+    topology = rungs(Names(prefix="p" * 100), ladder)
 
     assert len(topology.queues) == len(topology.exchanges) == len(topology.bindings) == ladder.rungs
     assert len({queue.name for queue in topology.queues}) == ladder.rungs
@@ -98,8 +98,8 @@ def test_these_delays_take_these_rungs(delay_ms, steps):
 
 
 def test_the_names_of_version_1():
-    assert NAMES.rung("classic", 100, 7) == "dlx.v1.ladder.classic.00100.07"
-    assert NAMES.rung("quorum", 60_000, 28) == "dlx.v1.ladder.quorum.60000.28"
+    assert NAMES.rung(100, 7) == "dlx.v1.ladder.classic.00100.07"
+    assert QUORUM.rung(60_000, 28) == "dlx.v1.ladder.quorum.60000.28"
 
 
 def test_the_headers_of_version_1():
@@ -107,7 +107,7 @@ def test_the_headers_of_version_1():
 
 
 def test_a_classic_ladder_of_version_1():
-    assert rungs(NAMES, "classic", Ladder(resolution_ms=100, rungs=2)) == Topology(
+    assert rungs(NAMES, Ladder(resolution_ms=100, rungs=2)) == Topology(
         exchanges=(
             ExchangeSpec(
                 name="dlx.v1.ladder.classic.00100.00",
@@ -154,7 +154,7 @@ def test_a_classic_ladder_of_version_1():
 
 
 def test_a_quorum_rung_of_version_1():
-    (queue,) = rungs(NAMES, "quorum", Ladder(resolution_ms=250, rungs=1)).queues
+    (queue,) = rungs(QUORUM, Ladder(resolution_ms=250, rungs=1)).queues
 
     assert queue == QueueSpec(
         name="dlx.v1.ladder.quorum.00250.00",
@@ -170,16 +170,20 @@ def test_a_quorum_rung_of_version_1():
 
 
 def test_two_resolutions_share_no_name():
-    fine, coarse = (rungs(NAMES, "classic", Ladder(resolution_ms=ms, rungs=3)) for ms in (100, 200))
+    fine, coarse = (rungs(NAMES, Ladder(resolution_ms=ms, rungs=3)) for ms in (100, 200))
 
     assert not {queue.name for queue in fine.queues} & {queue.name for queue in coarse.queues}
 
 
 def test_a_longer_range_only_adds_rungs():
-    shorter, longer = (rungs(NAMES, "classic", Ladder(resolution_ms=100, rungs=count)) for count in (3, 5))
+    shorter, longer = (rungs(NAMES, Ladder(resolution_ms=100, rungs=count)) for count in (3, 5))
 
-    assert shorter - longer == Topology()
-    assert len((longer - shorter).queues) == 2
+    assert shorter | longer == Topology(
+        exchanges=shorter.exchanges + longer.exchanges[3:],
+        queues=shorter.queues + longer.queues[3:],
+        bindings=shorter.bindings + longer.bindings[3:],
+    )
+    assert len(longer.queues) == 5
 
 
 def test_rungs_do_not_go_along_when_a_message_is_published_again():
@@ -190,15 +194,15 @@ def test_rungs_do_not_go_along_when_a_message_is_published_again():
 
 
 def test_a_rung_that_was_skipped_is_found():
-    deaths = [{"queue": NAMES.rung("classic", 100, number), "reason": "expired"} for number in (0, 5)]
+    deaths = [{"queue": NAMES.rung(100, number), "reason": "expired"} for number in (0, 5)]
     came = {**headers_of((5, 3, 0)), "x-death": deaths}
 
-    assert skipped(NAMES, "classic", DEFAULT, came) == {3}
-    assert skipped(NAMES, "quorum", DEFAULT, came) == {0, 3, 5}
-    assert skipped(NAMES, "classic", DEFAULT, {**headers_of((5, 0)), "x-death": deaths}) == set()
-    assert skipped(NAMES, "classic", DEFAULT, {"x-death": deaths}) == set()
+    assert skipped(NAMES, DEFAULT, came) == {3}
+    assert skipped(QUORUM, DEFAULT, came) == {0, 3, 5}
+    assert skipped(NAMES, DEFAULT, {**headers_of((5, 0)), "x-death": deaths}) == set()
+    assert skipped(NAMES, DEFAULT, {"x-death": deaths}) == set()
 
 
 @pytest.mark.parametrize("forged", [None, 7, "x", [None], [["queue"]], {"queue": 1}])
 def test_forged_deaths_are_no_deaths(forged):
-    assert skipped(NAMES, "classic", DEFAULT, {**headers_of((1,)), "x-death": forged, b"\xff": 1}) == {1}
+    assert skipped(NAMES, DEFAULT, {**headers_of((1,)), "x-death": forged, b"\xff": 1}) == {1}

@@ -20,11 +20,11 @@ from celery_dlx_retry.core.topology import (
 )
 from celery_dlx_retry.core.topology import around as around_queue
 
-NAMES = Names()
+NAMES = Names(kind="classic")
 ORDERS = (
-    foundation(NAMES, ["classic"])
+    foundation(NAMES)
     | around_queue(NAMES, WorkQueue(name="orders"))
-    | lane(NAMES, "classic", 5000)
+    | lane(NAMES, 5000)
 )  # fmt: skip
 LANE = "dlx.v1.wait.classic.000000005000"
 
@@ -68,7 +68,7 @@ def test_the_facts_are_the_same_objects_with_their_arguments_as_numbers_and_text
 
 
 def test_a_rung_is_bound_by_its_header_in_every_notation():
-    ladder = rungs(Names(), "classic", Ladder(resolution_ms=100, rungs=2))
+    ladder = rungs(NAMES, Ladder(resolution_ms=100, rungs=2))
     wanted = {"x-match": "all", "dlx-rung-01": True}
 
     assert wanted in [it.get("arguments") for it in facts(ladder) if it["object"] == "binding"]

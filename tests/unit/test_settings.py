@@ -13,7 +13,7 @@ from celery_dlx_retry.worker.runtime import Runtime, _configured, runtime_of
 
 DEFAULTS = {
     "prefix": "dlx",
-    "queue_type": "auto",
+    "queue_type": "quorum",
     "dead_letter_queue": "{queue}.dead",
     "grid": 1.1,
     "max_delay_ms": 31_536_000_000,
@@ -45,7 +45,6 @@ def test_these_are_all_settings_and_their_defaults():
         ("dlx_prefix", "shop.eu:1_a-b", "prefix", "shop.eu:1_a-b"),
         ("dlx_prefix", "p" * 100, "prefix", "p" * 100),
         ("dlx_queue_type", "classic", "queue_type", "classic"),
-        ("dlx_queue_type", "quorum", "queue_type", "quorum"),
         ("dlx_dead_letter_queue", "dead", "dead_letter_queue", "dead"),
         ("dlx_dead_letter_queue", "dead-{queue}-{queue}", "dead_letter_queue", "dead-{queue}-{queue}"),
         ("dlx_grid", 1.01, "grid", 1.01),
@@ -76,7 +75,7 @@ def test_a_setting_changes_its_attribute_and_no_other(setting, value, attribute,
 
 
 PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front"
-TYPE = '"auto", "classic" or "quorum"'
+TYPE = '"classic" or "quorum"'
 PATTERN = 'a queue name in which {queue} may stand for the work queue\'s, and not "{queue}" alone'
 GRID = "a number from 1.01 to 2"
 BUDGET = "a Budget, a share (a number above 0), or None"
@@ -178,7 +177,7 @@ def test_a_bad_value_fails_with_what_is_and_what_should_be(setting, value, wante
                 "without RabbitMQ's own 'amq.' in front."
             ),
         ),
-        ({"dlx_queue_type": "stream"}, 'dlx_queue_type is \'stream\'; it must be "auto", "classic" or "quorum".'),
+        ({"dlx_queue_type": "stream"}, 'dlx_queue_type is \'stream\'; it must be "classic" or "quorum".'),
         (
             {"dlx_dead_letter_queue": "{queue}"},
             (

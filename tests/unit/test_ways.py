@@ -8,7 +8,7 @@ from celery_dlx_retry.errors import DelayTooLong
 
 SETTINGS = Settings()
 LADDER = Ladder.of(SETTINGS)
-NAMES = Names()
+NAMES = Names(kind="classic")
 ANNOUNCED = frozenset({5_000, 60_000})
 RETRY, APPOINTMENT = Wish.RETRY, Wish.APPOINTMENT
 ALL = tuple(reversed(range(29)))
@@ -51,28 +51,32 @@ def test_a_retry_beyond_the_limit_is_an_error_and_an_appointment_is_not():
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_the_way_of_a_lane(kind):
-    assert way(TakeLane(5_000), NAMES, kind, ladder=LADDER) == Way(
+    names = Names(kind=kind)
+
+    assert way(TakeLane(5_000), names, ladder=LADDER) == Way(
         length_ms=5_000,
         exchange=f"dlx.v1.wait.{kind}.000000005000",
         headers={},
-        needs=lane(NAMES, kind, 5_000),
+        needs=lane(names, 5_000),
     )
 
 
 def test_the_way_of_an_expiring_lane():
-    assert way(TakeLane(5_000), NAMES, "classic", ladder=LADDER, lane_expires_ms=600_000) == Way(
+    assert way(TakeLane(5_000), NAMES, ladder=LADDER, lane_expires_ms=600_000) == Way(
         length_ms=5_000,
         exchange="dlx.v1.wait.classic.000000005000.000000605000",
         headers={},
-        needs=lane(NAMES, "classic", 5_000, expires_ms=600_000),
+        needs=lane(NAMES, 5_000, expires_ms=600_000),
     )
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_the_way_of_the_ladder_begins_at_its_highest_rung_and_needs_all_of_them(kind):
-    assert way(TakeLadder((9, 6, 5, 2, 0), 61_300), NAMES, kind, ladder=LADDER) == Way(
+    names = Names(kind=kind)
+
+    assert way(TakeLadder((9, 6, 5, 2, 0), 61_300), names, ladder=LADDER) == Way(
         length_ms=61_300,
         exchange=f"dlx.v1.ladder.{kind}.00100.09",
         headers={f"dlx-rung-{number:02d}": True for number in (9, 6, 5, 2, 0)},
-        needs=rungs(NAMES, kind, LADDER),
+        needs=rungs(names, LADDER),
     )

@@ -63,7 +63,7 @@ def ran(project, result, *, within=20):
 
 
 def rung(project, number, kind="classic"):
-    return project.names.rung(kind, 100, number)
+    return project.names.rung(100, number)
 
 
 def in_the_ladder(project, kind="classic"):
@@ -490,4 +490,4 @@ def test_after_all_this_nothing_ran_twice_or_died_or_is_an_orphan(project):
 
     assert len(ids) == len(set(ids))
     assert project.dead() == []
-    assert project.depth(project.names.orphans("classic")) == 0
+    assert project.depth(project.names.orphans()) == 0

@@ -88,7 +88,7 @@ def test_a_retry_whose_work_queue_was_deleted_is_kept_with_the_orphans(project):
         worker.kill()
     with Connection(project.url) as connection:
         connection.default_channel.queue_delete(project.queue)
-        orphans = project.names.orphans("classic")
+        orphans = project.names.orphans()
         eventually(lambda: project.depth(orphans))
         (orphan,) = browse(connection, orphans)
 

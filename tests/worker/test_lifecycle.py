@@ -22,7 +22,7 @@ def test_the_topology_stands_before_the_first_task_is_consumed(project):
         assert project.depth(project.lane(180_000)) == 0
         assert project.depth(project.lane(100)) == 0
         assert project.depth(project.names.dead_letters(project.queue)) == 0
-        assert project.depth(project.names.orphans("classic")) == 0
+        assert project.depth(project.names.orphans()) == 0
 
 
 def test_a_worker_stops_with_one_sentence_when_a_queue_of_ours_has_other_arguments(project):

@@ -62,7 +62,7 @@ def delays(letter):
 
 
 def lane(project, delay_ms):
-    return Names(prefix=project.prefix, max_waiting=MOST_WAITING).lane("classic", delay_ms)
+    return Names(prefix=project.prefix, max_waiting=MOST_WAITING).lane(delay_ms)
 
 
 def waiting(project, delay_ms):

@@ -60,7 +60,7 @@ def test_a_retry_without_a_lane_leaves_the_task_on_its_queue(project):
         assert "No queue takes messages" in worker.log
         with Connection(project.url) as connection:
             length = int(project.grid_lane(1500).rpartition(".")[2])
-            declare(connection, lane(project.names, "classic", length))
+            declare(connection, lane(project.names, length))
 
         assert result.get(timeout=30) == "healed"
 

@@ -197,7 +197,7 @@ def test_after_all_this_no_attempt_was_delivered_twice_and_no_retry_is_an_orphan
 
     attempts = Counter((run["id"], run["retries"], run["queue"]) for run in project.records())
     assert set(attempts.values()) == {1}
-    assert project.depth(project.names.orphans("classic")) == 0
+    assert project.depth(project.names.orphans()) == 0
 
 
 def add_consumer(project, queue):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -15,6 +15,7 @@ from celery_dlx_retry.cli.output import one_sentence, progress
 from celery_dlx_retry.core.amounts import age_ms
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.settings import QueueType
 from celery_dlx_retry.errors import Missing
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -68,7 +69,7 @@ class Selection:
     def queues(self, connection: Connection) -> dict[str, int]:
         """The dead-letter queues that there are, with their depths; those that were named have to be there."""
         names = runtime_of(self.app).names
-        orphans = [names.orphans("classic"), names.orphans("quorum")]
+        orphans = [replace(names, kind=kind).orphans() for kind in get_args(QueueType)]
         if self.named:
             all_of_them = [name if name in orphans else names.dead_letters(name) for name in self.named]
         else:

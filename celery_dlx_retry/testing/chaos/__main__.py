@@ -15,7 +15,7 @@ import signal
 import sys
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from amqp.exceptions import AMQPError
@@ -55,7 +55,7 @@ INTERRUPTED = 130
 )
 @click.option("--restart-command", metavar="COMMAND", help="What restarts your broker; without it, it is not touched.")
 @click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Of the work queue. [default: classic]")
-@click.option("--lanes", type=click.Choice(["auto", "classic", "quorum"]), default="auto", help="dlx_queue_type.")
+@click.option("--lanes", type=click.Choice(["classic", "quorum"]), default="quorum", help="dlx_queue_type.")
 @click.option("--cluster", is_flag=True, help="Start three nodes, with quorum queues, and kill single nodes.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=600.0, help="No longer than this.")
 @click.option("--seed", type=int, help="Chooses tasks and breaks. [default: any]")
@@ -72,7 +72,7 @@ def main(  # noqa: PLR0913 - one per option
     ways: Ways | None,
     restart_command: str | None,
     queue_type: QueueType | None,
-    lanes: Literal["auto", "classic", "quorum"],
+    lanes: QueueType,
     cluster: bool,
     seconds: float,
     seed: int | None,
@@ -102,7 +102,7 @@ def main(  # noqa: PLR0913 - one per option
         with _a_broker(url, is_cluster=cluster, view=view) as broker:
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
             break_broker = _break(
-                broker, restart_command, plan.seed, ways or ("clean" if plan.has_classic_lanes else "both")
+                broker, restart_command, plan.seed, ways or ("clean" if plan.lanes == "classic" else "both")
             )
             if restarts and not plan.restarts:
                 view.say("Your broker is not restarted: --restart-command would say how.")
@@ -152,7 +152,7 @@ def _run(  # noqa: PLR0913 - what main has found out
         run = Run(plan, broker.url, break_broker, view, keep=keep)
         if not broker.can_restart:  # else it goes as a whole
             ids = [job.id for job in run.load]
-            stack.callback(chaos_names.delete, broker.url, run.prefix, ids)
+            stack.callback(chaos_names.delete, broker.url, run.names, ids)
         stack.enter_context(closing(run))
         view.say(f"Work queue: {run.queue}")
         run.go()

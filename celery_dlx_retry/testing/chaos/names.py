@@ -12,7 +12,7 @@ from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.starts import marks_of
 from celery_dlx_retry.core.lanes import grid
 from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
+from celery_dlx_retry.core.topology import WorkQueue, around, foundation
 from celery_dlx_retry.errors import Missing
 from celery_dlx_retry.testing.chaos.project import app, queue_name
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -20,23 +20,20 @@ from celery_dlx_retry.worker.runtime import runtime_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_dlx_retry.core.settings import QueueType
-
-KINDS: tuple[QueueType, ...] = ("classic", "quorum")
+    from celery_dlx_retry.core.topology import Names
 
 
-def lanes_of(prefix: str) -> set[str]:
+def lanes_of(names: Names) -> set[str]:
     """All that workers may use: the announced lanes, and every other that a delay could be rounded up to."""
-    names, settings = Names(prefix=prefix), Settings()
-    delays = runtime_of(app).exact_lanes | set(grid(settings.grid, settings.max_delay_ms))
-    return {names.lane(kind, delay_ms) for kind in KINDS for delay_ms in delays}
+    settings = Settings()
+    return {names.lane(ms) for ms in runtime_of(app).exact_lanes.union(grid(settings.grid, settings.max_delay_ms))}
 
 
-def waiting(url: str, prefix: str) -> set[str]:
+def waiting(url: str, names: Names) -> set[str]:
     """Ids of the tasks that are still in the work queue or in a lane."""
     found: set[str] = set()
     with Connection(url) as connection:
-        for queue in (queue_name(prefix), *lanes_of(prefix)):
+        for queue in (queue_name(names.prefix), *lanes_of(names)):
             try:
                 found.update(str(it.message.headers.get("id")) for it in browse(connection, queue))
             except Missing:  # noqa: PERF203 - most lanes were never needed
@@ -46,12 +43,12 @@ def waiting(url: str, prefix: str) -> set[str]:
     return found
 
 
-def delete(url: str, prefix: str, task_ids: Iterable[str]) -> None:
+def delete(url: str, names: Names, task_ids: Iterable[str]) -> None:
     """Leave a broker as it was before the run. RabbitMQ does not mind when there is nothing to delete."""
-    names, queue = Names(prefix=prefix), queue_name(prefix)
-    others = foundation(names, KINDS) | around(names, WorkQueue(name=queue))
-    queues = {queue, *lanes_of(prefix), *(one.name for one in others.queues)}
-    exchanges = {queue, *lanes_of(prefix), *(one.name for one in others.exchanges)}
+    queue = queue_name(names.prefix)
+    others = foundation(names) | around(names, WorkQueue(name=queue))
+    queues = {queue, *lanes_of(names), *(one.name for one in others.queues)}
+    exchanges = {queue, *lanes_of(names), *(one.name for one in others.exchanges)}
     with Connection(url) as connection:
         connection.ensure_connection(max_retries=10)
         with closing(connection.channel()) as channel:

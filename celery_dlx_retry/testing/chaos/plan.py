@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.settings import QueueType
@@ -19,11 +19,6 @@ class Plan:
     kills: int
     restarts: int
     queue_type: QueueType
-    lanes: Literal["auto", "classic", "quorum"]
+    lanes: QueueType
     seconds: float
     seed: int
-
-    @property
-    def has_classic_lanes(self) -> bool:
-        """Lanes follow the work queue, unless told."""
-        return (self.queue_type if self.lanes == "auto" else self.lanes) == "classic"

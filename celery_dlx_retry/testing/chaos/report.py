@@ -67,7 +67,7 @@ class Report:
             yield f"lost: {one}, {where}, last record {self.last_records.get(one, 'none')}"
         if len(self.count.lost) > SHOWN_IDS:
             yield f"… and {len(self.count.lost) - SHOWN_IDS} more"
-        if self.has_crashed and len(self.count.lost) > len(self.waiting) and self.plan.has_classic_lanes:
+        if self.has_crashed and len(self.count.lost) > len(self.waiting) and self.plan.lanes == "classic":
             yield (
                 "The broker was killed, and the lanes are classic: RabbitMQ loses then what they have just returned. "
                 "Quorum lanes keep it (--lanes quorum, dlx_queue_type); see docs/chaos.md."
@@ -105,7 +105,7 @@ def report_on(run: Run) -> Report:
     result = count(sent, done=run.records.done, dead=dead, crashes=run.crashes)
     waiting: set[str] = set()
     if result.lost:
-        waiting = chaos_names.waiting(run.url, run.prefix)
+        waiting = chaos_names.waiting(run.url, run.names)
     return Report(
         plan=run.plan,
         count=result,

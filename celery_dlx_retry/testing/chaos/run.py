@@ -21,7 +21,6 @@ from kombu.exceptions import KombuError
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.core.topology import Names
 from celery_dlx_retry.errors import DLXError, Missing
-from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.count import End, Records
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
@@ -56,7 +55,7 @@ class Run:
         self._break_broker, self._view = break_broker, view
         self._chance = random.Random(plan.seed)  # noqa: S311 - chaos is no secret
         self.prefix = f"chaos-{secrets.token_hex(4)}"
-        self.names = Names(prefix=self.prefix)
+        self.names = Names(prefix=self.prefix, kind=plan.lanes)
         self.queue = chaos_project.queue_name(self.prefix)
         self.load: list[Job] = list(jobs(plan.tasks, self._chance))
         self._breaks = self._planned_breaks()
@@ -104,7 +103,7 @@ class Run:
         found: list[End] = []
         with Connection(self.url) as connection:
             connection.ensure_connection(max_retries=10)
-            for queue in (self.names.dead_letters(self.queue), *map(self.names.orphans, chaos_names.KINDS)):
+            for queue in (self.names.dead_letters(self.queue), self.names.orphans()):
                 try:
                     letters = [letter.record for letter in browse(connection, queue)]
                     found += [End(it.task_id, it.died_at_ms / 1000, str(it.reason)) for it in letters]
