@@ -60,21 +60,21 @@ def main() -> None:
         for kind in wanted.kind or KINDS:
             queue = f"{PREFIX}.{kind}"
             if wanted.part != "replay":
-                fill(connection, WorkQueue(name=f"{queue}.long"), wanted.letters)
+                fill(connection, kind, f"{queue}.long", wanted.letters)
                 measure(node, kind, wanted.letters, "list", "-q", f"{queue}.long", "--limit", "20")
                 measure(node, kind, wanted.letters, "groups", "-q", f"{queue}.long")
             if wanted.part != "read":
-                fill(connection, WorkQueue(name=f"{queue}.short"), 2 * REPLAYED)
+                fill(connection, kind, f"{queue}.short", 2 * REPLAYED)
                 measure(node, kind, REPLAYED, "replay", "-q", f"{queue}.short", "--task", "shop.task_0*", "--yes")
                 rated = ("--all", "--yes", "--rate", f"{RATE}/s")
                 measure(node, kind, REPLAYED, "replay", "-q", f"{queue}.short", *rated)
 
 
-def fill(connection: Connection, work: WorkQueue, count: int) -> None:
+def fill(connection: Connection, queue_type: Any, queue: str, count: int) -> None:
     """Lay dead letters of 20 kinds into the dead-letter queue of a work queue."""
-    names = Names(prefix=PREFIX)
+    names, work = Names(prefix=PREFIX, kind=queue_type), WorkQueue(name=queue)
     with connection.channel() as channel:
-        arguments = {"x-queue-type": work.kind}
+        arguments = {"x-queue-type": queue_type}
         channel.queue_declare(work.name, durable=True, auto_delete=False, arguments=arguments)
         declare(connection, foundation(names) | around(names, work))
         channel.confirm_select()

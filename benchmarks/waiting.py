@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 SETTINGS = Settings()
 LADDER = Ladder.of(SETTINGS)
-NAMES = Names(prefix="bench")
 CROWDS = (1, 1_000, 50_000)
 ANNOUNCED_MS = (100, 1_000, 5_000, 20_000)
 PROBES = {
@@ -65,7 +64,7 @@ class Late(NamedTuple):
     ms: float
 
 
-def way_of(kind: Any, delay_ms: int, wish: Wish) -> Way:
+def way_of(names: Names, delay_ms: int, wish: Wish) -> Way:
     choice = choose(
         delay_ms,
         wish=wish,
@@ -74,7 +73,7 @@ def way_of(kind: Any, delay_ms: int, wish: Wish) -> Way:
         limit_ms=SETTINGS.max_delay_ms,
         ladder=LADDER,
     )
-    return way(choice, NAMES, ladder=LADDER)
+    return way(choice, names, ladder=LADDER)
 
 
 class Collector(threading.Thread):
@@ -150,10 +149,10 @@ def accuracy(kind: Any, crowds: Iterable[int]) -> None:
 
 
 def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[int], wish: Wish) -> None:  # noqa: PLR0913, PLR0917
-    queue = WorkQueue(name="bench.work")
-    ways = {delay_ms: way_of(kind, delay_ms, wish) for delay_ms in set(delays_ms)}
-    probes = {label: way_of(kind, *probe) for label, probe in PROBES.items()}
-    prepare(rabbitmq, queue, [*ways.values(), *probes.values()])
+    names, queue = Names(prefix="bench", kind=kind), WorkQueue(name="bench.work")
+    ways = {delay_ms: way_of(names, delay_ms, wish) for delay_ms in set(delays_ms)}
+    probes = {label: way_of(names, *probe) for label, probe in PROBES.items()}
+    prepare(rabbitmq, names, queue, [*ways.values(), *probes.values()])
     collector = Collector(rabbitmq.url, queue.name)
     collector.start()
     before = cpu_seconds(rabbitmq)
@@ -176,8 +175,8 @@ def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[in
     report(crowd, name, collector.arrivals, expected, spent)
 
 
-def prepare(rabbitmq: RabbitMQ, queue: WorkQueue, ways: list[Way]) -> None:
-    topology = foundation(NAMES) | around(NAMES, queue)
+def prepare(rabbitmq: RabbitMQ, names: Names, queue: WorkQueue, ways: list[Way]) -> None:
+    topology = foundation(names) | around(names, queue)
     queues = {spec.name: spec for there in ways for spec in there.needs.queues}
     exchanges = {spec.name: spec for there in ways for spec in there.needs.exchanges}
     bindings = {(spec.exchange, spec.queue): spec for there in ways for spec in there.needs.bindings}
@@ -186,7 +185,7 @@ def prepare(rabbitmq: RabbitMQ, queue: WorkQueue, ways: list[Way]) -> None:
     )
     with Connection(rabbitmq.url) as connection:
         connection.default_channel.queue_declare(
-            queue.name, durable=True, auto_delete=False, arguments={"x-queue-type": queue.kind}
+            queue.name, durable=True, auto_delete=False, arguments={"x-queue-type": names.kind}
         )
         declare(connection, topology | all_ways)
 

@@ -249,8 +249,7 @@ class Demo:
     def _sight(self):
         return Sight(
             lanes=tuple(
-                (f"{delay_ms / 1000:g} s", self._depth(self._names.lane(delay_ms)))
-                for delay_ms in self._delays_ms()
+                (f"{delay_ms / 1000:g} s", self._depth(self._names.lane(delay_ms))) for delay_ms in self._delays_ms()
             ),
             work=self._depth(self.name),
             dead=self._depth(self._dead_queue),

@@ -69,6 +69,7 @@ def _facts(target: Target) -> Facts:
         version=_version(str(properties.get("version", ""))),
         tasks=_tasks(app),
         queues=_queues(target),
+        lanes=runtime.settings.queue_type,
         consumed_by_mistake=tuple(
             queue.name for queue in target.queues if queue.name in ours or target.names.lane_of(queue.name)
         ),

@@ -41,6 +41,7 @@ class Facts:
     version: tuple[int, ...] = (4, 3)
     tasks: tuple[TaskFacts, ...] = (TaskFacts(name="a task"),)
     queues: tuple[WorkQueueFacts, ...] = ()
+    lanes: Literal["classic", "quorum"] = "quorum"
     consumed_by_mistake: tuple[str, ...] = ()
     confirm_publish: bool = True
     transient_messages: bool = False

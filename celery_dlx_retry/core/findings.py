@@ -149,6 +149,13 @@ RULES = (
         facts=symptoms.drift,
     ),
     Rule(
+        code="classic-lanes",
+        severity="warning",
+        consequence="What comes back while the broker goes down can be lost; to quorum work queues, all of it.",
+        cure='Remove the setting: its default is "quorum".',
+        facts=symptoms.classic_lanes,
+    ),
+    Rule(
         code="nothing-of-ours",
         severity="warning",
         consequence="Retries wait in the workers, and what fails is gone.",

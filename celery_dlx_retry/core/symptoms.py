@@ -146,6 +146,12 @@ def undetected_quorum(facts: Facts) -> Iterator[str]:
         yield f"worker_detect_quorum_queues is False, and {quorum[0]!r} is a quorum queue."
 
 
+def classic_lanes(facts: Facts) -> Iterator[str]:
+    """They do not wait until the work queue has what they give it."""
+    if facts.lanes == "classic":
+        yield 'dlx_queue_type is "classic".'
+
+
 def length_limit(facts: Facts) -> Iterator[str]:
     """What comes back from a lane into a full queue is dropped."""
     for queue in facts.queues:

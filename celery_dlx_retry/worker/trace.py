@@ -7,12 +7,15 @@ The main process would then take a message for lost that waits in a lane, or is 
 from __future__ import annotations
 
 import functools
+import inspect
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from billiard import current_process
 from billiard.einfo import ExceptionInfo
+from celery.app import trace as trace_module
 from celery.app.trace import TraceInfo, trace_ok_t
-from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
 
@@ -25,9 +28,37 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+_PACKAGES = frozenset({"celery", "celery_dlx_retry"})
+
+
+class QuickTraceInfo(trace_module.TraceInfo):
+    """Celery's, for which a retry is made of the user's own frames.
+
+    Celery copies, formats and pickles all of the traceback for every retry, with the positions of each instruction in
+    each function on it since Python 3.11. Its own frames and ours, ten of them, say nothing and cost 3 ms.
+    """
+
+    __slots__ = ()
+
+    def handle_retry(self, task: Any, req: Any, **options: Any) -> Any:
+        """As Celery does, which takes the traceback from sys.exc_info()."""
+        try:
+            raise self.retval.with_traceback(_users_frames(self.retval.__traceback__))
+        except Retry:
+            return super().handle_retry(task, req, **options)
+
+
+def _users_frames(tb: TracebackType | None) -> TracebackType | None:
+    if tb is None:
+        return None
+    rest = _users_frames(tb.tb_next)
+    package = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
+    return rest if package in _PACKAGES else TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+
 
 def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
     """Wrap what ``build_tracer`` made of a task."""
+    tracer = _quick(tracer, task)
 
     @functools.wraps(tracer)
     def trace(uuid: Any, args: Any, kwargs: Any, request: Any = None) -> Any:
@@ -58,6 +89,18 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         return outcome
 
     return trace
+
+
+def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:
+    """The same tracer with our TraceInfo; if it is not Celery's own, or made otherwise, it stays as it is."""
+    try:
+        hostname = inspect.getclosurevars(tracer).nonlocals["hostname"]
+    except (TypeError, KeyError):
+        return tracer
+    quick: Callable[..., Any] = trace_module.build_tracer(
+        task.name, task, task.app.loader, hostname, Info=QuickTraceInfo, app=task.app
+    )
+    return quick
 
 
 def as_lost(error: BaseException) -> ExceptionInfo:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import cached_property
 from subprocess import CompletedProcess
 from types import SimpleNamespace
@@ -64,8 +65,8 @@ class Desk:
                 connection.default_channel.queue_declare(
                     name, durable=True, auto_delete=False, arguments={"x-queue-type": kind}
                 )
-                queue = WorkQueue(name=name)
-                declare_module.declare(connection, foundation(project.names) | around(project.names, queue))
+                names = replace(project.names, kind=kind)  # the commands are to read either
+                declare_module.declare(connection, foundation(names) | around(names, WorkQueue(name=name)))
         declare_module.SETTLE_SECONDS = settle
 
     @cached_property
@@ -185,5 +186,5 @@ class Desk:
     def clear(self) -> None:
         with Connection(self.project.url) as connection:
             for kind, name in self.work.items():
-                for queue in (name, self.dead_queue(kind), self.project.names.orphans()):
+                for queue in (name, self.dead_queue(kind), replace(self.project.names, kind=kind).orphans()):
                     connection.default_channel.queue_purge(queue)

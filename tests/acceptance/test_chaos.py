@@ -105,7 +105,7 @@ def test_what_a_lane_has_just_returned_survives_a_crash_of_the_broker_only_if_th
 ):
     if not broker.can_restart:
         pytest.skip("this broker is not ours to kill")
-    names, work = Names(prefix=prefix), WorkQueue(name=prefix)
+    names, work = Names(prefix=prefix, kind=kind), WorkQueue(name=prefix)
     with Connection(broker.url) as connection:
         connection.channel().queue_declare(prefix, durable=True, auto_delete=False)  # a classic work queue
         declare(connection, foundation(names) | around(names, work) | lane(names, WAIT_MS))

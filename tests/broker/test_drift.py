@@ -23,7 +23,7 @@ def api(bench, broker, management):
     return management_of(bench.connection, broker.management_url)
 
 
-def everything(bench, kind, work):
+def everything(bench, work):
     names = bench.names
     queue = WorkQueue(name=work)
     return foundation(names) | around(names, queue) | lane(names, 60_000)
@@ -34,15 +34,16 @@ def kinds(drifts):
 
 
 def test_what_stands_is_no_drift(bench, kind, api):
-    topology = everything(bench, kind, bench.queue("work", kind))
+    topology = everything(bench, bench.queue("work", kind))
     bench.stand(topology)
 
     assert list(find(bench.connection, topology, None)) == []
     assert list(find(bench.connection, topology, api)) == []
 
 
-def test_looking_for_drift_makes_nothing(bench, kind, api):
-    topology = everything(bench, kind, f"{bench.prefix}.work")
+@pytest.mark.usefixtures("kind")
+def test_looking_for_drift_makes_nothing(bench, api):
+    topology = everything(bench, f"{bench.prefix}.work")
 
     found = list(find(bench.connection, topology, api))
 
@@ -65,7 +66,7 @@ def test_a_queue_with_other_arguments_is_a_mismatch_and_stays_as_it_is(bench):
 
 def test_a_lost_binding_shows_over_http(bench, kind, api):
     work = bench.queue("work", kind)
-    topology = everything(bench, kind, work)
+    topology = everything(bench, work)
     bench.stand(topology)
     bench.connection.default_channel.queue_unbind(work, bench.names.back(), routing_key=work)
 
@@ -73,7 +74,7 @@ def test_a_lost_binding_shows_over_http(bench, kind, api):
 
 
 def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management):
-    topology = everything(bench, "classic", bench.queue("work"))
+    topology = everything(bench, bench.queue("work"))
     bench.stand(topology)
     path = f"/policies/{management._vhost}/{bench.prefix}"
     policy = {"pattern": f"^{bench.prefix}.v1.wait", "definition": {"message-ttl": 1000}, "apply-to": "queues"}
@@ -87,7 +88,7 @@ def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management)
 
 
 def test_who_may_not_configure_learns_what_could_not_be_checked(bench, limited_url):
-    topology = everything(bench, "classic", bench.queue("work"))
+    topology = everything(bench, bench.queue("work"))
     bench.stand(topology)
 
     found = list(find(bench.connect(url=limited_url), topology, None))
@@ -96,7 +97,7 @@ def test_who_may_not_configure_learns_what_could_not_be_checked(bench, limited_u
 
 
 def test_the_definitions_make_what_the_plan_says(bench, kind, api, management):
-    topology = everything(bench, kind, bench.queue("work", kind))
+    topology = everything(bench, bench.queue("work", kind))
 
     management.call("POST", "/definitions", definitions(topology, vhost=api.vhost))
 

@@ -6,28 +6,29 @@ import itertools
 import json
 import time
 
+import pytest
 from support import eventually
 
 from celery_dlx_retry.core.topology import Names, lane
 from celery_dlx_retry.errors import Nacked
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_short_delay_overtakes_a_long_one(bench):
     delays_ms = (5_000, 1_000, 100)
-    works = {kind: bench.work(kind, name=kind) for kind in ("classic", "quorum")}
-    for kind in works:
-        for delay_ms in delays_ms:
-            bench.stand(lane(bench.names, delay_ms))
+    works = [bench.work(work_kind, name=work_kind) for work_kind in ("classic", "quorum")]
+    for delay_ms in delays_ms:
+        bench.stand(lane(bench.names, delay_ms))
 
     with bench.publisher().producer() as producer:
         for delay_ms in delays_ms:
-            for kind, work in works.items():
+            for work in works:
                 headers = {"delay": delay_ms, "at": time.monotonic()}
                 exchange = bench.names.lane(delay_ms)
                 producer.publish("", exchange=exchange, routing_key=work.name, headers=headers)
-    arrivals = arrive([work.name for work in works.values()], bench.connection, count=6)
+    arrivals = arrive([work.name for work in works], bench.connection, count=6)
 
-    for work in works.values():
+    for work in works:
         came = [(headers["delay"], at - headers["at"]) for queue, headers, at in arrivals if queue == work.name]
         assert [delay_ms for delay_ms, _ in came] == [100, 1_000, 5_000]
         assert all(seconds >= delay_ms / 1000 for delay_ms, seconds in came)

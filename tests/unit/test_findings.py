@@ -49,6 +49,7 @@ ILL = [
     ("quorum-without-dlx", {"queues": (bare("quorum"),)}, "limit of 20"),
     ("quorum-without-dlx", {"queues": (bare("quorum", delivery_limit=7),), "version": (3, 10)}, "limit of 7"),
     ("delivery-limit-minus-one", {"queues": (queue("quorum", delivery_limit=-1),), "version": (3, 13)}, "=-1"),
+    ("classic-lanes", {"lanes": "classic"}, "dlx_queue_type"),
     ("length-limit", {"queues": (queue(max_length=10),)}, "max-length=10"),
     ("length-limit", {"queues": (queue(max_length_bytes=10),)}, "max-length-bytes=10"),
     ("not-durable", {"queues": (queue(durable=False),)}, "orders"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -39,8 +40,9 @@ class Web(Celery):
 
 @pytest.fixture(scope="module")
 def project(request):
-    """A worker, and a ladder of 1.5 s."""
-    with stage(request, dlx_ladder_range=1, dlx_lane_expires=140, task_send_sent_event=True) as it:
+    """A worker, a ladder of 1.5 s, and lanes that expire, which classic ones may."""
+    conf = {"dlx_queue_type": "classic", "dlx_ladder_range": 1, "dlx_lane_expires": 140, "task_send_sent_event": True}
+    with stage(request, **conf) as it:
         it.start(module="project_later").wait_until_ready()
         yield it
 
@@ -62,12 +64,12 @@ def ran(project, result, *, within=20):
     return run
 
 
-def rung(project, number, kind="classic"):
+def rung(project, number):
     return project.names.rung(100, number)
 
 
-def in_the_ladder(project, kind="classic"):
-    return sum(project.depth(rung(project, number, kind)) or 0 for number in range(4))
+def in_the_ladder(project, names=None):
+    return sum(project.depth((names or project.names).rung(100, number)) or 0 for number in range(4))
 
 
 def test_a_countdown_waits_in_the_broker_and_no_worker_has_it(project, web):
@@ -474,14 +476,15 @@ def test_rubbish_is_celerys_to_refuse(web):
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_both_types_of_queue(project, nobody, kind):
+@pytest.mark.parametrize("ladder", ["classic", "quorum"])
+def test_both_types_of_ladder_and_of_work_queue(project, nobody, kind, ladder):
     queue = Queue(nobody, Exchange(nobody), routing_key=nobody, queue_arguments={"x-queue-type": kind})
-    app = Web(project, task_queues=[queue], task_default_queue=nobody)
+    app = Web(project, task_queues=[queue], task_default_queue=nobody, dlx_queue_type=ladder)
 
-    app.note.apply_async(countdown=0.9)
-    app.note.apply_async(countdown=0.9)
+    app.note.apply_async(countdown=SOON)
+    app.note.apply_async(countdown=SOON)
 
-    assert in_the_ladder(project, kind) == 2
+    assert in_the_ladder(project, replace(project.names, kind=ladder)) == 2
     eventually(lambda: project.depth(nobody) == 2)
 
 

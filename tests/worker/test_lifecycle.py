@@ -67,7 +67,7 @@ def test_a_worker_that_only_checks_stops_when_something_is_missing(project):
         ({"dlx_grid": 5}, (), "dlx_grid is 5; it must be a number from 1.01 to 2."),
         ({"dlx_max_delay": 60}, (), "A retry asks to wait 180000 ms; dlx_max_delay allows 60000 ms."),
         ({}, ("--dlx-prefix", "a b"), "dlx_prefix is 'a b'; it must be"),
-        ({}, ("--dlx-queue-type", "stream"), "'stream' is not one of 'auto', 'classic', 'quorum'"),
+        ({}, ("--dlx-queue-type", "stream"), "'stream' is not one of 'classic', 'quorum'"),
         ({}, ("--dlx-confirm-timeout", "soon"), "'soon' is not a valid float"),
     ],
 )

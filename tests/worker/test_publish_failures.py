@@ -35,6 +35,7 @@ def assert_it_was_paced(project, result):
 
 
 def test_a_retry_that_a_full_lane_refuses_leaves_the_task_on_its_queue(project, policy):
+    project.conf["dlx_queue_type"] = "classic"  # whose limit is exact
     policy(f"^{project.grid_lane(200)}$", '{"max-length": 0, "overflow": "reject-publish"}')
     with project.worker() as worker:
         result = project.send("heal", 1)
@@ -84,6 +85,7 @@ def test_a_retry_that_is_not_confirmed_in_time_leaves_the_task_on_its_queue(proj
 
 
 def test_a_dead_letter_that_is_refused_leaves_the_task_on_its_queue(project, policy):
+    project.conf["dlx_queue_type"] = "classic"
     policy(f"^{project.names.dead_letters(project.queue)}$", '{"max-length": 0, "overflow": "reject-publish"}')
     with project.worker():
         result = project.send("fail")

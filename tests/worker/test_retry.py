@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -34,6 +35,17 @@ def test_no_retry_is_early(project):
         assert gaps[0] >= 0.1
         assert gaps[1] >= 0.3
         assert gaps[2] >= 1.0
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_traceback_of_a_retry_is_of_the_task_and_not_of_celery_and_us(project, pool):
+    with project.worker(pool=pool):
+        result = project.send("heal", 1, 5.0)
+        eventually(lambda: result.state == "RETRY")
+
+    files = re.findall(r'File "[^"]*?([^/"]+)", line \d+, in (\w+)', result.traceback)
+    assert ("project.py", "heal") in files
+    assert set(files) <= {("project.py", "heal"), ("trace.py", "handle_retry")}
 
 
 def test_what_is_exhausted_is_a_dead_letter_with_its_history(project):

@@ -54,6 +54,7 @@ def test_each_stray_is_a_dead_letter_with_its_reason_and_the_worker_lives(projec
 
 
 def test_a_stray_that_cannot_be_kept_now_stays_until_it_can(project, broker, prefix):
+    project.conf["dlx_queue_type"] = "classic"  # whose limit is exact
     dead = project.names.dead_letters(project.queue)
     broker.ctl("set_policy", prefix, f"^{dead}$", '{"max-length": 0, "overflow": "reject-publish"}')
     try:

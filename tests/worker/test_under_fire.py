@@ -47,8 +47,7 @@ def worked(project, count):
 # Out of a classic lane RabbitMQ moves a message without waiting until the work queue has it on disk: a crash loses what
 # came back in the last quarter of a second (docs/guarantees.md says so). A quorum lane waits, in front of a classic
 # work queue as well.
-def test_a_broker_killed_and_started_in_a_burst_of_200_loses_none_of_its_quorum_lanes(project, plans, broker, say):
-    project.conf["dlx_queue_type"] = "quorum"
+def test_a_broker_killed_and_started_in_a_burst_of_200_loses_none(project, plans, broker, say):
     with project.worker(module="project_fire", concurrency=4):
         burst(plans, 200)
         worked(project, 80)
@@ -68,7 +67,7 @@ def ping(project):
         return project.app.control.inspect(timeout=5, connection=connection).ping()
 
 
-def test_a_broker_restarted_in_a_burst_loses_none_of_its_classic_lanes(project, plans, broker, say):
+def test_a_broker_restarted_in_a_burst_loses_none(project, plans, broker, say):
     with project.worker(module="project_fire", concurrency=4):
         burst(plans, 100)
         worked(project, 40)
