@@ -12,6 +12,7 @@ from click import ClickException
 
 from celery_dlx_retry.errors import ConfigurationError, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.shutdown import wait_for_what_is_given
 from celery_dlx_retry.worker.strays import keep_strays
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Topology(StartStopStep):
     def start(self, consumer: Any) -> None:
         """Called at every connect, so all of it can be repeated."""
         self._runtime.consumer = consumer
+        wait_for_what_is_given(consumer.pool)
         try:
             topology = self._runtime.stand(consumer.connection, [*consumer.app.amqp.queues.consume_from.values()])
         except (TopologyError, ConfigurationError) as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from kombu.connection import Connection
@@ -76,6 +77,34 @@ def test_the_next_worker_ends_everything_as_planned(project, plans, broker, sign
         assert len(project.records(id=long, event="run")) == 2
     kept = {project.names.dead_letters(project.queue): len(project.dead())}
     eventually(lambda: left_over(project, broker) == kept)  # a quorum queue tells its length every five seconds
+
+
+def test_what_a_pool_process_was_given_and_has_not_begun_runs_once_and_is_acknowledged(project, plans, broker):
+    worker = project.start(concurrency=1, module="project_fire").wait_until_ready()
+    (child,) = children(worker)
+    os.kill(child, signal.SIGSTOP)
+    given = plans.send("done")
+    eventually(lambda: f"[{given}] received" in worker.log)
+    assert project.app.control.ping(timeout=5)  # and with that it is in the process's pipe
+
+    os.kill(worker.process.pid, signal.SIGTERM)
+    eventually(lambda: consumers(project) == 0)  # the worker waits for its pool now
+    os.kill(child, signal.SIGCONT)
+    worker.process.wait(30)
+
+    assert len(project.records(id=given, event="done")) == 1
+    eventually(lambda: left_over(project, broker) == {})
+
+
+def consumers(project):
+    with Connection(project.url) as connection:
+        return connection.default_channel.queue_declare(project.queue, passive=True).consumer_count
+
+
+def children(worker):
+    """The processes of its pool."""
+    pid = worker.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_a_task_that_was_cut_off_by_cold_shutdowns_is_no_crash_loop(project, plans):
