@@ -50,9 +50,11 @@ def fail(text="no luck"):
 class Desk:
     """Everything of one test module; each test buries its own letters and leaves the queues empty."""
 
-    def __init__(self, project: Any) -> None:
+    def __init__(self, project: Any, *, is_staffed: bool = False) -> None:
         self.project = project
         self.work = {kind: f"{project.prefix}.{kind}" for kind in ("classic", "quorum")}
+        # The commands are to read dead letters of either type; a worker would not start with the other.
+        self._names = {kind: project.names if is_staffed else replace(project.names, kind=kind) for kind in self.work}
         project.conf["task_default_queue"] = self.work["classic"]
         project.conf["task_queues"] = {
             name: {"exchange": name, "routing_key": name, "queue_arguments": {"x-queue-type": kind}}
@@ -65,7 +67,7 @@ class Desk:
                 connection.default_channel.queue_declare(
                     name, durable=True, auto_delete=False, arguments={"x-queue-type": kind}
                 )
-                names = replace(project.names, kind=kind)  # the commands are to read either
+                names = self._names[kind]
                 declare_module.declare(connection, foundation(names) | around(names, WorkQueue(name=name)))
         declare_module.SETTLE_SECONDS = settle
 
@@ -186,5 +188,5 @@ class Desk:
     def clear(self) -> None:
         with Connection(self.project.url) as connection:
             for kind, name in self.work.items():
-                for queue in (name, self.dead_queue(kind), replace(self.project.names, kind=kind).orphans()):
+                for queue in (name, self.dead_queue(kind), self._names[kind].orphans()):
                     connection.default_channel.queue_purge(queue)

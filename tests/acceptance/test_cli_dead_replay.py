@@ -31,7 +31,7 @@ def desk(shared_desk):
 
 @pytest.fixture(scope="module")
 def staffed_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
+    with stage(request) as project, closing(Desk(project, is_staffed=True)) as desk:
         project.start().wait_until_ready()
         yield desk
         desk.clear()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.deadletter import DeadMessage
 
 _ARGUMENTS = ("argsrepr", "kwargsrepr")
+# A quorum queue counts deliveries, and each look is one.
+_LOOKS = ("x-delivery-count", "x-acquired-count")
 
 
 @click.command("show")
@@ -102,7 +104,7 @@ def _foreign_headers(letter: DeadMessage) -> dict[str, Any]:
     return {
         str(key): shown(value)
         for key, value in letter.message.headers.items()
-        if key not in _ARGUMENTS and not str(key).startswith("dlx-")
+        if key not in _ARGUMENTS and key not in _LOOKS and not str(key).startswith("dlx-")
     }
 
 
