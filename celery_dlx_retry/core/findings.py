@@ -149,6 +149,14 @@ RULES = (
         facts=symptoms.drift,
     ),
     Rule(
+        code="unknown-type",
+        severity="warning",
+        consequence="It is taken for a classic one; if it is a quorum queue, a wait that ends while the broker is down "
+        "is lost.",
+        cure="Name its x-queue-type in task_queues, or set dlx_queue_type.",
+        facts=symptoms.unknown_type,
+    ),
+    Rule(
         code="nothing-of-ours",
         severity="warning",
         consequence="Retries wait in the workers, and what fails is gone.",

@@ -91,14 +91,6 @@ class Topology:
                 )
         return union
 
-    def __sub__(self, other: Topology) -> Topology:
-        """What is here and not there."""
-        return Topology(
-            exchanges=tuple(spec for spec in self.exchanges if spec not in other.exchanges),
-            queues=tuple(spec for spec in self.queues if spec not in other.queues),
-            bindings=tuple(spec for spec in self.bindings if spec not in other.bindings),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkQueue:

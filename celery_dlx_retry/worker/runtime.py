@@ -67,6 +67,8 @@ class Runtime:
         self._app = app
         self._flags: dict[str, Any] = {}
         self._kinds: dict[str, QueueType] = {}
+        #: The work queues whose type nobody told; they are taken for classic ones.
+        self.unknown_kinds: set[str] = set()
         self._failures_in_a_row = 0
         self._standing: set[str] = set()
         self._ladders: set[QueueType] = set()
@@ -179,10 +181,15 @@ class Runtime:
         return topology
 
     def learn_kinds(self, connection: Connection, queues: Iterable[Queue]) -> None:
-        """Ask the broker for the types that nobody named; who may not configure is told nothing: classic, then."""
+        """Ask the broker for the types that nobody named."""
         if self.settings.queue_type == "auto":
             for queue in queues:
-                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
+                self._kinds[queue.name] = self._kind_of(connection, queue)
+
+    def hear_kind(self, name: str, kind: QueueType) -> None:
+        """Somebody else knows the type of a queue that the broker did not tell us."""
+        self._kinds[name] = kind
+        self.unknown_kinds.discard(name)
 
     def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
         """All that must stand for a worker that consumes these queues; the ladder only needs to for countdowns."""
@@ -211,7 +218,7 @@ class Runtime:
         if self.settings.declare and queue.name not in self._standing:
             with self.publisher.connection() as connection:
                 make_sure(connection, queue)
-                self._kinds[queue.name] = declared_kind(queue) or found_kind(connection, queue)
+                self._kinds[queue.name] = self._kind_of(connection, queue)
         return self.work_queue(queue)
 
     def way_for(self, queue: WorkQueue, delay_ms: int, *, wish: Wish, quickly: bool = False) -> Way:
@@ -304,6 +311,17 @@ class Runtime:
         if kind == "quorum" or isinstance(choice, TakeLadder) or choice.length_ms in self.exact_lanes:
             return 0
         return self.settings.lane_expires_ms if self.settings.declare else 0
+
+    def _kind_of(self, connection: Connection, queue: Queue) -> QueueType:
+        kind = declared_kind(queue) or found_kind(connection, queue)
+        if kind is None:
+            self.unknown_kinds.add(queue.name)
+            logger.warning(
+                "queue type unknown queue=%s: the broker user may not configure it, so it is taken for a classic one; "
+                "name its x-queue-type in task_queues, or set dlx_queue_type",
+                queue.name,
+            )
+        return kind or "classic"
 
     def _declare_or_check(self, connection: Connection, topology: Topology) -> None:
         if self.settings.declare:

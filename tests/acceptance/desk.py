@@ -49,8 +49,9 @@ def fail(text="no luck"):
 class Desk:
     """Everything of one test module; each test buries its own letters and leaves the queues empty."""
 
-    def __init__(self, project: Any) -> None:
+    def __init__(self, project: Any, management_url: str) -> None:
         self.project = project
+        self._api = {"DLX_MANAGEMENT_URL": management_url}
         self.work = {kind: f"{project.prefix}.{kind}" for kind in ("classic", "quorum")}
         project.conf["task_default_queue"] = self.work["classic"]
         project.conf["task_queues"] = {
@@ -123,7 +124,7 @@ class Desk:
     def dlx(self, *arguments: str, code: int = 0, answer: str = "", **environment: str) -> Result:
         """What ``shell`` does, in this process: a tenth of the time."""
         app = SimpleNamespace(app=self.app)
-        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=app, input=answer, env=environment)
+        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=app, input=answer, env={**self._api, **environment})
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert done.exit_code == code, done.stdout + done.stderr
@@ -133,7 +134,7 @@ class Desk:
         """``celery -A project dlx dead …`` to its end, which has to have this exit code."""
         done = subprocess.run(
             self.command(*arguments),
-            env={**self.project.environment(), **environment},
+            env={**self.project.environment(), **self._api, **environment},
             input=answer,
             capture_output=True,
             text=True,
@@ -151,7 +152,7 @@ class Desk:
     def popen(self, *arguments: str) -> Any:
         return subprocess.Popen(
             self.command(*arguments),
-            env=self.project.environment(),
+            env={**self.project.environment(), **self._api},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

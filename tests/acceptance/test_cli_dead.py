@@ -8,7 +8,6 @@ import json
 import pickle
 import stat
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,23 +19,9 @@ from support import eventually
 
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.core.letterfilter import LetterFilter
-from tests.acceptance.desk import Desk
 from tests.unit.letters import a_letter
-from tests.worker.stage import stage
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def shared_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
-
-
-@pytest.fixture
-def desk(shared_desk):
-    yield shared_desk
-    shared_desk.clear()
 
 
 def ids(rows):

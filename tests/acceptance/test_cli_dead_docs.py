@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-
-import pytest
-
-from tests.acceptance.desk import Desk
-from tests.worker.stage import stage
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "dead-letters.md").read_text()
@@ -46,12 +40,6 @@ def test_the_session_is_what_a_terminal_shows(broker, prefix, tmp_path):
     session = module.made(url=broker.url, folder=tmp_path, name=prefix)
 
     assert shape(session, prefix) == shape(promised, "shop")
-
-
-@pytest.fixture(scope="module")
-def desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
 
 
 def described(heading):

@@ -7,34 +7,11 @@ import signal
 import statistics
 import time
 from collections import Counter
-from contextlib import closing
 
 import pytest
 from support import eventually
 
 from celery_dlx_retry.cli.dead import replay_run
-from tests.acceptance.desk import Desk
-from tests.worker.stage import stage
-
-
-@pytest.fixture(scope="module")
-def shared_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
-
-
-@pytest.fixture
-def desk(shared_desk):
-    yield shared_desk
-    shared_desk.clear()
-
-
-@pytest.fixture(scope="module")
-def staffed_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        project.start().wait_until_ready()
-        yield desk
-        desk.clear()
 
 
 def taken(desk, kind):

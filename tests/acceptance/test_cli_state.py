@@ -10,7 +10,7 @@ import time
 import pytest
 from support import eventually
 
-from tests.acceptance.commandline import CommandLine, invoke
+from tests.acceptance.commandline import invoke
 from tests.worker.stage import stage
 
 WAIT_SECONDS = 600
@@ -20,15 +20,6 @@ WAIT_SECONDS = 600
 def project(request):
     with stage(request) as it:
         yield it
-
-
-@pytest.fixture(scope="module")
-def dlx(project, broker, management):
-    if management is None:
-        pytest.skip("no HTTP API")
-    it = CommandLine(project, broker)
-    yield it
-    it.close()
 
 
 @pytest.fixture(scope="module")

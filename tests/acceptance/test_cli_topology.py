@@ -22,15 +22,6 @@ def project(request):
 
 
 @pytest.fixture(scope="module")
-def dlx(project, broker, management):
-    if management is None:
-        pytest.skip("no HTTP API")
-    it = CommandLine(project, broker)
-    yield it
-    it.close()
-
-
-@pytest.fixture(scope="module")
 def declared(dlx):
     """The plan, declared; what the check said before and after."""
     before = dlx.json("check", code=1)

@@ -137,9 +137,7 @@ def test_the_foundation_of_one_type_has_nothing_of_the_other():
     topology = foundation(NAMES, ["classic"])
 
     assert "quorum" not in repr(topology)
-    assert topology == foundation(NAMES, ["classic", "quorum"]) - (
-        foundation(NAMES, ["quorum"]) - foundation(NAMES, [])
-    )
+    assert topology | foundation(NAMES, ["quorum"]) == foundation(NAMES, ["classic", "quorum"])
 
 
 def test_around_a_classic_work_queue_of_version_1():
@@ -217,11 +215,9 @@ def test_two_prefixes_share_nothing_but_the_dead_letter_queue():
 
     ours, theirs = all_of("a"), all_of("b")
 
-    assert ours - theirs == Topology(
-        exchanges=ours.exchanges,
-        queues=tuple(queue for queue in ours.queues if queue.name != "orders.dead"),
-        bindings=ours.bindings,
-    )
+    assert not set(ours.exchanges) & set(theirs.exchanges)
+    assert not set(ours.bindings) & set(theirs.bindings)
+    assert [queue.name for queue in set(ours.queues) & set(theirs.queues)] == ["orders.dead"]
 
 
 def test_every_name_fits_an_amqp_short_string_for_the_longest_prefix_delay_and_queue():
@@ -286,22 +282,6 @@ def test_one_dead_letter_queue_for_both_types_is_a_mistake_in_the_settings():
     )
 
 
-def test_a_difference_is_what_is_here_and_not_there():
-    whole = foundation(NAMES, ["classic"]) | lane(NAMES, "classic", 1) | lane(NAMES, "classic", 2)
-
-    missing = whole - (foundation(NAMES, ["classic"]) | lane(NAMES, "classic", 1))
-
-    assert missing == lane(NAMES, "classic", 2)
-    assert whole - whole == Topology()
-
-
-def test_a_queue_with_other_arguments_is_a_difference():
-    found = Topology(queues=(QueueSpec(name="orders.dead"),))
-    wanted = Topology(queues=(QueueSpec(name="orders.dead", arguments=(("x-queue-type", "classic"),)),))
-
-    assert wanted - found == wanted
-
-
 parts = st.one_of(
     st.builds(lambda kind, delay_ms: lane(NAMES, kind, delay_ms), st.sampled_from(KINDS), st.integers(1, 5)),
     st.builds(lambda kinds: foundation(NAMES, kinds), st.sets(st.sampled_from(KINDS))),
@@ -319,7 +299,7 @@ def test_a_union_is_idempotent_associative_and_keeps_its_order(a, b, c):
     for kind in ("exchanges", "queues", "bindings"):
         assert getattr(union, kind)[: len(getattr(a, kind))] == getattr(a, kind)
         assert len(set(getattr(union, kind))) == len(getattr(union, kind))
-    assert union - a - b - c == Topology()
+        assert set(getattr(union, kind)) == {spec for part in (a, b, c) for spec in getattr(part, kind)}
 
 
 def test_an_expiring_lane_of_version_1():
