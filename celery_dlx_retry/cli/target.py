@@ -119,12 +119,17 @@ def queues_of(app: Any, queue_names: str | None) -> list[Queue]:
     """The queues that a worker with this ``-Q`` would consume; all its tasks are loaded, too."""
     app.loader.import_default_modules()
     insist_on_rabbitmq(app)
-    if queue_names:
-        try:
-            app.amqp.queues.select([name.strip() for name in queue_names.split(",") if name.strip()])
-        except (KeyError, ImproperlyConfigured) as exc:
-            raise click.UsageError(f"There is no queue {exc} in task_queues.") from exc
-    return list(app.amqp.queues.consume_from.values())
+    queues = app.amqp.queues
+    if not queue_names:
+        return list(queues.consume_from.values())
+    known = set(queues)
+    try:
+        return [queues[name.strip()] for name in queue_names.split(",") if name.strip()]
+    except (KeyError, ImproperlyConfigured) as exc:
+        raise click.UsageError(f"There is no queue {exc} in task_queues.") from exc
+    finally:
+        for name in set(queues) - known:  # Celery has made it up, for this command only
+            queues.pop(name)
 
 
 def insist_on_rabbitmq(app: Any) -> None:

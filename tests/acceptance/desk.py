@@ -115,16 +115,16 @@ class Desk:
             producer.publish(
                 [list(args), kwargs or {}, embed],
                 exchange=self.project.names.dead(),
-                routing_key=self.work[kind],
+                routing_key=record.family,
                 headers=headers,
                 correlation_id=task_id,
                 **sent,
             )
 
-    def dlx(self, *arguments: str, code: int = 0, answer: str = "", **environment: str) -> Result:
+    def dlx(self, *arguments: str, code: int = 0, answer: str = "", app: Any = None, **environment: str) -> Result:
         """What ``shell`` does, in this process: a tenth of the time."""
-        app = SimpleNamespace(app=self.app)
-        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=app, input=answer, env={**self._api, **environment})
+        obj = SimpleNamespace(app=app or self.app)
+        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=obj, input=answer, env={**self._api, **environment})
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert done.exit_code == code, done.stdout + done.stderr
