@@ -172,9 +172,10 @@ def kind_told(told: dict[str, dict[str, Any]], name: str) -> QueueType:
     return "quorum" if told.get(name, {}).get("type") == "quorum" else "classic"
 
 
-def all_dead_letter_queues(management: Management, names: Names) -> list[str]:
-    """Those under our prefix, also of work queues that only ``celery worker -Q`` names."""
-    return sorted({binding.queue for binding in management.bindings() if binding.exchange == names.dead()})
+def all_dead_letter_queues(management: Management, names: Names) -> dict[str, str]:
+    """Those under our prefix, also of work queues that only ``celery worker -Q`` names; each with its work queue."""
+    found = [binding for binding in management.bindings() if binding.exchange == names.dead()]
+    return {binding.queue: binding.routing_key for binding in sorted(found, key=lambda it: it.queue)}
 
 
 def not_there(names: Iterable[str]) -> bool:

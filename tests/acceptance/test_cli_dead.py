@@ -33,7 +33,7 @@ def ids(rows):
 
 
 def raw(desk, queue, body, **properties):
-    with Connection(desk.project.url) as connection:
+    with Connection(desk.project.url, transport_options={"confirm_publish": True}) as connection:
         connection.default_channel.basic_publish(RawMessage(body, delivery_mode=2, **properties), "", queue)
 
 
@@ -85,6 +85,19 @@ def test_letters_of_a_queue_that_only_a_worker_names_are_found_over_the_http_api
     assert {row["task_id"]: row["queue"] for row in listed} == {"known": desk.work["classic"], "hidden": unknown_queue}
     assert {row["task_id"] for row in planned[:-1]} == {"known", "hidden"}
     assert desk.dlx("show", "hidden").stderr == ""
+
+
+@pytest.mark.usefixtures("management")
+def test_what_the_app_does_not_know_is_deleted_by_name_only(desk, unknown_queue):
+    desk.bury("known")
+    desk.lying(1, "classic")
+
+    all_known = desk.dlx("purge", "--all", "--yes")
+    named = desk.dlx("purge", "-q", unknown_queue, "--yes")
+
+    assert all_known.stdout == named.stdout == "1 purged\n"
+    assert f"queues that this app does not know; name them: -q {unknown_queue}.\n" in all_known.stderr
+    assert "not know" not in named.stderr
 
 
 def test_without_the_http_api_somebody_says_how_to_find_them(desk, unknown_queue, monkeypatch):
@@ -312,7 +325,9 @@ def test_what_lies_there_already_is_not_imported_again_unless_asked_for(desk, ki
     desk.dlx("purge", "b", "--yes")
     desk.lying(2)
 
-    first, second = (desk.json("import", str(file), "--yes") for _ in range(2))
+    first = desk.json("import", str(file), "--yes")
+    desk.lying(3)
+    second = desk.json("import", str(file), "--yes")
     desk.lying(3)
     told = desk.dlx("import", str(file), "--yes")
     again = desk.dlx("import", str(file), "--yes", "--again")

@@ -6,6 +6,8 @@ import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "dead-letters.md").read_text()
 
@@ -33,11 +35,13 @@ def shape(session, name):
     return [line for line in session.splitlines() if not skipped.match(line)]
 
 
-def test_the_session_is_what_a_terminal_shows(broker, prefix, tmp_path):
+def test_the_session_is_what_a_terminal_shows(broker, management, prefix, tmp_path):
+    if management is None:
+        pytest.skip("no HTTP API")
     module = transcript()
     (promised,) = [found[2] for found in module.SESSION.finditer(PAGE)]
 
-    session = module.made(url=broker.url, folder=tmp_path, name=prefix)
+    session = module.made(url=broker.url, management_url=broker.management_url, folder=tmp_path, name=prefix)
 
     assert shape(session, prefix) == shape(promised, "shop")
 

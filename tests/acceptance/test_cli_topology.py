@@ -155,6 +155,7 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
         for delay_ms in (77_000, 78_000):
             declare(connection, lane(project.names, "classic", delay_ms))
         connection.Producer().publish("x", routing_key=full)
+    eventually(lambda: project.depth(full) == 1)
     eventually(lambda: {stray, full} <= {it["queue"] for it in dlx.json("status", "--all") if it["exists"]})
 
     dlx("prune", code=1)  # nobody answers the question

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, yes: bool, as_json: bool) -> None:
     """Delete dead letters for good; export them first if you may want them back."""
     selection.insist(everything=everything)
+    selection.only_known = True
     purged = 0
     missing = set(selection.chosen.ids)
     with one_sentence(ctx.obj.app), ctx.obj.app.connection_for_read() as connection:

@@ -55,6 +55,8 @@ class Selection:
     named: tuple[str, ...]
     chosen: LetterFilter
     management_url: str | None = None
+    #: For what deletes: a queue that the app does not know may be another app's of the same prefix.
+    only_known: bool = False
     _seen_groups: set[str] = field(default_factory=set, init=False)
     _all: list[str] = field(default_factory=list, init=False)
 
@@ -110,7 +112,13 @@ class Selection:
         known = [names.dead_letters(queue.alias or queue.name) for queue in self.app.amqp.queues.values()]
         management, problem = reached(connection, self.management_url)
         if management is not None:
-            return [*known, *all_dead_letter_queues(management, names), *orphans]
+            found = all_dead_letter_queues(management, names)
+            others = " ".join(f"-q {work_queue}" for name, work_queue in found.items() if name not in known)
+            if not self.only_known:
+                return [*known, *found, *orphans]
+            if others:
+                note(f"left alone are queues that this app does not know; name them: {printable(others)}.")
+            return [*known, *orphans]
         note(
             "only the dead letters of queues that this app knows are looked at; "
             f"those of a queue that only `celery worker -Q` names need its name: -q NAME. {problem}"
