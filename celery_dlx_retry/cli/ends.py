@@ -37,10 +37,11 @@ def one_sentence(app: Any) -> Iterator[None]:
 class QuietGroup(click.Group):
     """Commands that may be cut off by ``| head``: whoever has seen enough gets no complaint."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> None:
         """Run the command; a closed pipe is a good end, unless it was in the middle of changing something."""
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
+            sys.stdout.flush()  # what nobody reads shows here, and not when the process ends
         except BrokenPipeError:
             if not _nobody_reads():
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,7 @@ from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import printable
 from celery_dlx_retry.core.ladder import rungs
-from celery_dlx_retry.errors import NoManagement
+from celery_dlx_retry.errors import Forbidden, NoManagement
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -68,11 +68,12 @@ class Target:
     def plan(self, *, ladder: bool = False) -> Topology:
         """What must stand for them; of a ladder that somebody uses, all of it."""
         topology = self.runtime.plan(self.queues, ladder=ladder)
-        for queue in () if ladder else self.work_queues:
-            whole = rungs(self.names, queue.kind, self.runtime.ladder)
-            # It is declared from the lowest rung on, and no rung is ever pruned.
-            if counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]):
-                topology |= whole
+        for kind in () if ladder else sorted({queue.kind for queue in self.work_queues}):
+            whole = rungs(self.names, kind, self.runtime.ladder)
+            # One of them is enough to tell, for no rung is ever pruned; two, for somebody may have deleted one.
+            with suppress(Forbidden):  # who may not even look finds nothing that differs
+                if counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]):
+                    topology |= whole
         return topology
 
     def others(self) -> list[tuple[Role, str, QueueType]]:

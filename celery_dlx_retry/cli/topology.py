@@ -79,6 +79,8 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
                 runtime.learn_kinds(connection, queues)
             except (AMQPError, KombuError, OSError):
                 note("the broker does not answer; a queue whose arguments name no type is taken for a classic one.")
+        for drift in unknown_types(sorted(runtime.unknown_kinds)):
+            note(f"{drift.fact} {drift.cure}")
         topology = runtime.plan(queues, ladder=ladder)
     if as_json:
         for fact in plans.facts(topology):

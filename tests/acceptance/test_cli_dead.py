@@ -163,12 +163,13 @@ def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_mean
     assert not selection.wanted(theirs)
 
 
-def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk):
+@pytest.mark.parametrize("words", ["list --limit 300", "export"])
+def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk, words):
     for number in range(300):
         desk.bury(str(number), error="x" * 1000)
     desk.lying(300)
 
-    with desk.popen("list", "--limit", "300") as process:
+    with desk.popen(*words.split()) as process:
         process.stdout.readline()
         process.stdout.close()
         told = process.stderr.read()

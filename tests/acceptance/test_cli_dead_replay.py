@@ -128,6 +128,24 @@ def test_ten_kills_in_the_middle_lose_nothing_and_double_one_each_at_most(desk):
     assert sum(there.values()) - len(expected) <= 10
 
 
+def test_a_replay_whose_output_nobody_reads_stops_says_so_and_loses_nothing(desk):
+    for number in range(150):
+        desk.bury(str(number))
+    desk.lying(150)
+
+    with desk.popen("replay", "--all", "--yes") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read().splitlines()
+
+    assert process.returncode == 1
+    assert told[0].startswith("audit dead replay by=")
+    assert told[1:] == ["Stopped: nobody reads the output any more."]
+    there = taken(desk, "classic")
+    desk.lying(150 - len(there))
+    assert not set(there) & set(desk.dead_ids("classic"))
+
+
 def test_ctrl_c_in_the_middle_loses_and_doubles_nothing_and_two_operators_at_once_do_no_harm(desk):
     expected = {f"{kind}-{number}" for kind in ("classic", "quorum") for number in range(60)}
     for name in sorted(expected):

@@ -105,8 +105,9 @@ def test_who_may_not_configure_is_told_that_the_type_is_not_known(limited_url, p
     with Connection(limited_url.replace(f"{prefix}-user:secret", "guest:guest")) as connection:
         connection.default_channel.queue_declare(prefix, durable=True, auto_delete=False)
 
-    done = invoke("-b", limited_url, "dlx", "check", "-Q", prefix)
+    done, plan = (invoke("-b", limited_url, "dlx", command, "-Q", prefix) for command in ("check", "plan"))
 
+    assert f"Note: The type of the work queue '{prefix}' is not known: " in plan.output
     assert done.exit_code == 1
     assert f"unchecked\tqueue\t{prefix}\tThe type of the work queue '{prefix}' is not known: the broker" in done.output
     assert done.output.splitlines()[-1].endswith(" not checked.")
