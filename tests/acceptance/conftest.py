@@ -37,10 +37,17 @@ def staffed_desk(request):
 
 
 @pytest.fixture(scope="module")
-def dlx(request, broker, management):
-    """The commands of the module's ``project``."""
+def http_api(management):
+    """For what cannot be shown without it."""
     if management is None:
         pytest.skip("no HTTP API")
+    return management
+
+
+@pytest.fixture(scope="module")
+def dlx(request, broker, http_api):
+    """The commands of the module's ``project``."""
+    assert http_api
     it = CommandLine(request.getfixturevalue("project"), broker)
     yield it
     it.close()

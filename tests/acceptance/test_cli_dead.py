@@ -74,7 +74,7 @@ def unknown_queue(desk):
     desk.take(desk.project.names.dead_letters(queue.name))
 
 
-@pytest.mark.usefixtures("management")
+@pytest.mark.usefixtures("http_api")
 def test_letters_of_a_queue_that_only_a_worker_names_are_found_over_the_http_api(desk, unknown_queue):
     desk.bury("known")
     desk.lying(1, "classic")
@@ -87,7 +87,7 @@ def test_letters_of_a_queue_that_only_a_worker_names_are_found_over_the_http_api
     assert desk.dlx("show", "hidden").stderr == ""
 
 
-@pytest.mark.usefixtures("management")
+@pytest.mark.usefixtures("http_api")
 def test_what_the_app_does_not_know_is_deleted_by_name_only(desk, unknown_queue):
     desk.bury("known")
     desk.lying(1, "classic")

@@ -35,9 +35,8 @@ def shape(session, name):
     return [line for line in session.splitlines() if not skipped.match(line)]
 
 
-def test_the_session_is_what_a_terminal_shows(broker, management, prefix, tmp_path):
-    if management is None:
-        pytest.skip("no HTTP API")
+@pytest.mark.usefixtures("http_api")
+def test_the_session_is_what_a_terminal_shows(broker, prefix, tmp_path):
     module = transcript()
     (promised,) = [found[2] for found in module.SESSION.finditer(PAGE)]
 

@@ -112,9 +112,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(broker, management, prefix, tmp_path):
-    if management is None:
-        pytest.skip("no HTTP API")
+def shop(broker, http_api, prefix, tmp_path):
+    assert http_api
     it = Shop(broker, prefix, tmp_path)
     yield it
     it.close()

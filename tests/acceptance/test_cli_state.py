@@ -68,13 +68,12 @@ def test_the_status_shows_queues_that_only_a_worker_names_and_those_that_were_na
     assert {it["queue"] for it in named if it["role"] in {"work", "dead"}} == {project.queue, dead}
 
 
-def test_what_nobody_takes_out_has_no_rate_out_however_often_we_look(dlx, waiting):
+def test_what_nobody_takes_out_has_no_rate_out_however_often_we_look(project, dlx, waiting):
     assert waiting
     found = [dlx.json("status") for _ in range(3)][-1]
 
-    assert {it["role"]: it["out_per_second"] is None for it in found} == {
-        "work": False, "wait": True, "dead": True, "orphans": True,
-    }  # fmt: skip
+    assert {it["role"] for it in found if it["out_per_second"] is None} >= {"wait", "dead", "orphans"}
+    assert project.queue in {it["queue"] for it in found if it["out_per_second"] is not None}
 
 
 def test_json_has_the_lanes_that_the_table_has(project, dlx, waiting):
@@ -197,7 +196,7 @@ def test_a_plan_needs_no_broker():
     assert "taken for a classic one" in done.output
 
 
-OTHERS = ["plan", "watch", "dead list", "dead replay --all --yes"]
+OTHERS = ["plan", "watch", "dead list", "dead replay --all --yes", "dead show x", "dead edit x", "dead import - --yes"]
 
 
 @pytest.mark.parametrize("words", [*(words for words in COMMANDS if words != "doctor"), *OTHERS])
@@ -206,6 +205,10 @@ def test_another_broker_is_one_sentence_and_a_wrong_option(words):
 
     assert done.exit_code == 2
     assert "Error: The broker is not RabbitMQ, its transport is 'memory'" in done.output
+
+
+def test_help_needs_no_broker():
+    assert invoke("-b", "memory://", "dlx", "dead", "list", "--help").exit_code == 0
 
 
 @pytest.mark.parametrize("transport", ["redis", "sqs", "zookeeper", "nonsense"])

@@ -13,7 +13,14 @@ import click
 from celery_dlx_retry.broker.deadletters import browse, depth
 from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import counted, printable, progress
-from celery_dlx_retry.cli.target import all_dead_letter_queues, connect, management_option, note, reached
+from celery_dlx_retry.cli.target import (
+    all_dead_letter_queues,
+    connect,
+    insist_on_rabbitmq,
+    management_option,
+    note,
+    reached,
+)
 from celery_dlx_retry.core.amounts import age_ms
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.reasons import Reason
@@ -59,6 +66,9 @@ class Selection:
     only_known: bool = False
     _seen_groups: set[str] = field(default_factory=set, init=False)
     _all: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        insist_on_rabbitmq(self.app)
 
     def insist(self, *, everything: bool) -> None:
         """Whoever changes something says what: ids, filters or a queue, or all."""

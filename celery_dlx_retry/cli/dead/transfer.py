@@ -19,6 +19,7 @@ from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, progress, yes_option
+from celery_dlx_retry.cli.target import insist_on_rabbitmq
 from celery_dlx_retry.core.deadletter import dead_message
 from celery_dlx_retry.core.export import from_line, to_line
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -66,6 +67,7 @@ def import_dead(  # noqa: PLR0913 - one per option
     if str(file) == "-" and not yes:
         raise click.UsageError("The letters come from the input, so that you could not answer: say --yes.")
     app = ctx.obj.app
+    insist_on_rabbitmq(app)
     with ExitStack() as stack:
         lines = stack.enter_context(_rewindable(file))
         stack.enter_context(one_sentence(app))
