@@ -1,8 +1,8 @@
-# make test | cluster | demo | lint | format | clean; the environment is made when it is missing or pyproject.toml has changed.
+# make test | cluster | demo | lint | format | transcripts | clean; the environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster demo lint format clean
+.PHONY: test cluster demo lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -23,6 +23,11 @@ lint: .venv/ready
 format: .venv/ready
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+# Write the terminal sessions on the pages anew, from real runs.
+transcripts: .venv/ready
+	@$(BIN)/python docs/transcript.py
+	@DLX_WRITE_TRANSCRIPTS=1 $(BIN)/python -m pytest -q tests/acceptance/test_cli_docs.py
 
 clean:
 	@rm -rf .venv .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

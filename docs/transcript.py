@@ -1,6 +1,6 @@
 """Write the terminal session of docs/dead-letters.md anew, from a real run.
 
-    python docs/transcript.py
+    python docs/transcript.py  # or, with those of the other pages: make transcripts
 
 Starts a RabbitMQ and a worker of the example shop, lets some of its tasks die, and repairs them as an operator would.
 """
@@ -33,11 +33,12 @@ WIDTH = "166"
 class Shop:
     """The example project with a name, a folder and a broker of its own."""
 
-    def __init__(self, *, url: str, folder: Path, name: str = "shop") -> None:
+    def __init__(self, *, url: str, management_url: str, folder: Path, name: str = "shop") -> None:
         self._folder = folder
         self._environment = {
             **os.environ,
             "SHOP_BROKER_URL": url,
+            "DLX_MANAGEMENT_URL": management_url,
             "SHOP_FOLDER": str(folder),
             "SHOP_NAME": name,
             "LOGNAME": "ops",
@@ -128,9 +129,9 @@ def _told_elsewhere(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def made(*, url: str, folder: Path, name: str = "shop") -> str:
+def made(*, url: str, management_url: str, folder: Path, name: str = "shop") -> str:
     """A session, with its worker started and ended."""
-    shop = Shop(url=url, folder=folder, name=name)
+    shop = Shop(url=url, management_url=management_url, folder=folder, name=name)
     worker = shop.start()
     try:
         return shop.session()
@@ -142,7 +143,7 @@ def made(*, url: str, folder: Path, name: str = "shop") -> str:
 def main() -> None:
     """Make one and write it into the page."""
     with provide() as broker, tempfile.TemporaryDirectory() as folder:
-        session = made(url=broker.url, folder=Path(folder))
+        session = made(url=broker.url, management_url=broker.management_url or "", folder=Path(folder))
     PAGE.write_text(SESSION.sub(lambda found: f"{found[1]}{session}{found[3]}", PAGE.read_text()))
 
 

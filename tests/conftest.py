@@ -76,3 +76,16 @@ def prefix(broker, management) -> Iterator[str]:
     if management:
         eventually(management.answers, within=10)
         management.delete_all(name)
+
+
+@pytest.fixture
+def limited_url(broker, prefix, management) -> Iterator[str]:
+    """The URL of a user who may publish and consume everything and configure nothing."""
+    if management is None:
+        pytest.skip("users are made over the HTTP API")
+    user = f"{prefix}-user"
+    management.call("PUT", f"/users/{user}", {"password": "secret", "tags": ""})
+    permissions = {"configure": "", "write": ".*", "read": ".*"}
+    management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
+    yield broker.url.replace("//guest:guest@", f"//{user}:secret@")
+    management.call("DELETE", f"/users/{user}")

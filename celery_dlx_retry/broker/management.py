@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
+from celery_dlx_retry.core.topology import BindingSpec
 from celery_dlx_retry.errors import NoManagement
 
 if TYPE_CHECKING:
@@ -46,11 +47,19 @@ class Management:
         found = self._get(f"/queues/{self._vhost}", columns=",".join(_COLUMNS))
         return {queue["name"]: queue for queue in found}
 
-    def bindings(self) -> set[tuple[str, str, str]]:
-        """All (exchange, queue, routing key)."""
-        found = self._get(f"/bindings/{self._vhost}", columns="source,destination,destination_type,routing_key")
+    def bindings(self) -> set[BindingSpec]:
+        """All from an exchange to a queue."""
+        columns = "source,destination,destination_type,routing_key,arguments"
+        found = self._get(f"/bindings/{self._vhost}", columns=columns)
         return {
-            (it["source"], it["destination"], it["routing_key"]) for it in found if it["destination_type"] == "queue"
+            BindingSpec(
+                exchange=it["source"],
+                queue=it["destination"],
+                routing_key=it["routing_key"],
+                arguments=tuple(sorted((str(key), _plain(value)) for key, value in it["arguments"].items())),
+            )
+            for it in found
+            if it["destination_type"] == "queue"
         }
 
     def policies(self) -> BrokerPolicies:
@@ -98,6 +107,10 @@ def management_of(connection: Connection, url: str | None) -> Management:
     if parts.username:
         user, password = unquote(parts.username), unquote(parts.password or "")
     return Management(url=shown, user=user, password=password, vhost=vhost)
+
+
+def _plain(value: Any) -> str | int | bool:
+    return value if isinstance(value, (str, int)) else json.dumps(value)
 
 
 def _bracketed(host: str) -> str:

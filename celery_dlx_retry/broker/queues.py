@@ -92,14 +92,18 @@ def declared_kind(queue: Queue) -> QueueType | None:
     return "quorum" if named == "quorum" else "classic"
 
 
-def found_kind(connection: Connection, queue: Queue) -> QueueType:
+def found_kind(connection: Connection, queue: Queue) -> QueueType | None:
     """The type of a queue that stands and whose arguments do not name it: a virtual host may make quorum the default.
+
+    None if the broker does not tell us: the user may not configure the queue.
 
     AMQP shows no arguments. But declaring it as it is with a type that does not exist changes nothing, is always
     refused, and the refusal names the type that it has (test_the_type_of_a_queue_is_found_without_touching_it).
     """
     with closing(connection.channel()) as channel:
         text = _refusal(channel, queue, "which")
+        if "ACCESS_REFUSED" in text:
+            return None
         if "inequivalent arg 'x-queue-type'" not in text:
             return "classic"
         if found := re.search(r"current is '(\w+)'", text):

@@ -25,18 +25,24 @@ if TYPE_CHECKING:
 _CHEAP = 1_000
 
 
+Role = Literal["work", "wait", "dead", "orphans"]
+_ROLES: tuple[Role, ...] = ("work", "wait", "dead", "orphans")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
     """One queue. What is None nobody told: the HTTP API does not answer, or the queue is not there."""
 
-    role: Literal["work", "wait", "dead", "orphans"]
+    role: Role
     queue: str
-    type: QueueType
+    type: QueueType | None
     exists: bool
     ready: int
     consumers: int
     unacked: int | None = None
     in_per_second: float | None = None
+    #: Of work queues. From the others nobody takes anything but who looks, and gives it back; what expires, the broker
+    #: does not count.
     out_per_second: float | None = None
     #: When the first message came to work, began to wait, or died; ms since 1970.
     oldest_ms: int | None = None
@@ -44,29 +50,33 @@ class QueueState:
     next_ms: int | None = None
 
 
-def states(
+def states(  # noqa: PLR0913 - whose, which, and what tells
     connection: Connection,
     names: Names,
     *,
-    work_queues: Mapping[WorkQueue, QueueType],
+    work_queues: Mapping[WorkQueue, QueueType | None],
     lanes: Iterable[Lane],
+    others: Iterable[tuple[Role, str, QueueType]] = (),
     management: Management | None,
 ) -> Iterator[QueueState]:
-    """Work queues (with their types), lanes, dead-letter queues, orphans; the messages stay where they are."""
+    """Work queues (with their types), lanes, dead-letter queues, orphans, ``others``; all messages stay there."""
     by_lane = {lane.name: lane for lane in lanes}
-    roles: list[tuple[Any, str, QueueType]] = [
+    known: list[tuple[Role, str, QueueType | None]] = [
         *(("work", queue.name, kind) for queue, kind in work_queues.items()),
         *(("wait", lane.name, lane.kind) for lane in by_lane.values()),
-        *dict.fromkeys(("dead", names.dead_letters(queue.family), names.kind) for queue in work_queues),
+        *(("dead", names.dead_letters(queue.family), names.kind) for queue in work_queues),
         ("orphans", names.orphans(), names.kind),
     ]
-    found = counts(connection, [name for _, name, _ in roles])
+    roles: dict[tuple[Role, str], QueueType | None] = {}
+    for role, name, kind in sorted((*known, *sorted(others)), key=lambda it: _ROLES.index(it[0])):
+        roles.setdefault((role, name), kind)
+    found = counts(connection, [name for _, name in roles])
     told = management.queues() if management else {}
-    for role, name, kind in roles:
+    for (role, name), kind in roles.items():
         oldest_ms = next_ms = None
         if role == "work":
             oldest_ms = _seconds_as_ms(told.get(name, {}).get("head_message_timestamp"))
-        elif name in found and _is_cheap(found[name], kind):
+        elif kind is not None and name in found and _is_cheap(found[name], kind):
             with suppress(CannotLook):
                 oldest_ms, next_ms = _first(connection, name, kind, by_lane.get(name))
         yield QueueState(
@@ -78,7 +88,7 @@ def states(
             consumers=found[name].consumers if name in found else 0,
             oldest_ms=oldest_ms,
             next_ms=next_ms,
-            **_told(told.get(name, {})),
+            **_told(told.get(name, {}), role),
         )
 
 
@@ -98,14 +108,14 @@ def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None
     return None, None
 
 
-def _told(facts: dict[str, Any]) -> dict[str, Any]:
+def _told(facts: dict[str, Any], role: Role) -> dict[str, Any]:
     if not facts:
         return {}
     rates = facts.get("message_stats", {})
     return {
         "unacked": facts.get("messages_unacknowledged"),
         "in_per_second": rates.get("publish_details", {}).get("rate", 0.0),
-        "out_per_second": rates.get("deliver_get_details", {}).get("rate", 0.0),
+        "out_per_second": rates.get("deliver_get_details", {}).get("rate", 0.0) if role == "work" else None,
     }
 
 

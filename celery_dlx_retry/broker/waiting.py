@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import looking
-from celery_dlx_retry.core.headers import history_of
+from celery_dlx_retry.core.headers import history_of, parked_at_ms_of
 from celery_dlx_retry.core.units import is_count
 from celery_dlx_retry.errors import Unroutable
 
@@ -24,7 +24,10 @@ _LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingTask:
-    """A task in a lane or on a rung. ``due_ms`` is when it comes back, in ms since 1970; None if nothing tells."""
+    """A task in a lane or on a rung. ``due_ms`` is when it comes back, in ms since 1970; None if nothing tells.
+
+    ``parked``: its breaker did not let it run, and is asked again when it is due.
+    """
 
     task: str
     task_id: str
@@ -35,6 +38,7 @@ class WaitingTask:
     since_ms: int | None
     due_ms: int | None
     error: str
+    parked: bool = False
 
 
 def waiting(
@@ -81,7 +85,12 @@ def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
     """What the headers tell. The exchange of a lane or rung leaves the routing key alone: it is the work queue."""
     headers = seen.message.headers
     history = history_of(headers)
-    since_ms = history[-1].at_ms if history and 0 < history[-1].at_ms <= _LAST_MS - lane.delay_ms else None
+    failed_at_ms = history[-1].at_ms if history else 0
+    parked_at_ms = parked_at_ms_of(headers)
+    # A task that was parked, and has failed since, waits for its retry.
+    parked = parked_at_ms > failed_at_ms
+    at_ms = parked_at_ms if parked else failed_at_ms
+    since_ms = at_ms if 0 < at_ms <= _LAST_MS - lane.delay_ms else None
     # The worker wrote the time just before it published: what is told is early by that, and the return never is.
     due_ms = None if since_ms is None or lane.is_rung else since_ms + lane.delay_ms
     retries = headers.get("retries")
@@ -93,8 +102,10 @@ def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
         delay_ms=lane.delay_ms,
         retry=retries if is_count(retries) else 0,
         since_ms=since_ms,
-        due_ms=_eta_ms(headers.get("eta")) or due_ms,  # a retry has no eta
+        # A retry has no eta; what is parked is past it.
+        due_ms=due_ms if parked else _eta_ms(headers.get("eta")) or due_ms,
         error=history[-1].error if history else "",
+        parked=parked,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import asdict, replace
 from datetime import timedelta
 from types import CodeType
@@ -13,7 +14,7 @@ import click
 from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table
-from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting
+from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting, transport_of
 from celery_dlx_retry.core.backoff import as_policy
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from kombu.entity import Queue
 
     from celery_dlx_retry.cli.target import Target
+    from celery_dlx_retry.core.drift import Drift
+    from celery_dlx_retry.core.findings import Finding
 
 _TRANSIENT = {1, "1", "transient"}
 
@@ -41,7 +44,7 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
         with targeting(ctx, queue_names, management_url) as target:
             facts = _facts(target)
     else:
-        facts = Facts(transport=app.connection_for_read().transport.driver_type, product="", tasks=_tasks(app))
+        facts = Facts(transport=transport_of(app), product="", tasks=_tasks(app))
     found = findings(facts)
     if as_json:
         for finding in found:
@@ -53,16 +56,25 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
         )
     grave = [finding for finding in found if finding.severity != "info"]
     if not as_json:
-        click.echo(counted(len(grave), "finding") if grave else "Nothing that bites.")
+        bites = f"{counted(len(grave), 'finding')} that {'bites' if len(grave) == 1 else 'bite'}"
+        click.echo(f"{bites if grave else 'Nothing that bites'}: {_tally(found)}.")
     if grave:
         ctx.exit(1)
+
+
+def _tally(found: list[Finding]) -> str:
+    count = Counter(finding.severity for finding in found)
+    return (
+        f"{counted(count['error'], 'error')}, {counted(count['warning'], 'warning')}; {count['info']} for information"
+    )
 
 
 def _facts(target: Target) -> Facts:
     app, conf, runtime = target.app, target.app.conf, target.runtime
     properties = target.connection.connection.server_properties
-    drifts = list(find(target.connection, target.plan(), target.management))
-    ours = {queue.name for queue in target.plan().queues}
+    plan = target.plan()
+    drifts = list(find(target.connection, plan, target.management))
+    ours = {queue.name for queue in plan.queues}
     return Facts(
         transport="amqp",
         product=str(properties.get("product", "")),
@@ -90,9 +102,20 @@ def _facts(target: Target) -> Facts:
             )
         ),
         missing=tuple(drift.name for drift in drifts if drift.kind == "missing"),
-        differences=tuple(drift.fact for drift in drifts if drift.kind in {"mismatch", "unbound", "policy"}),
+        differences=tuple(
+            drift.fact
+            for drift in drifts
+            # A lane that is missing is declared when it is needed; without one of its rungs the ladder is early.
+            if drift.kind in {"mismatch", "unbound", "policy"} or (drift.kind == "missing" and _is_rung(target, drift))
+        ),
+        unknown_types=tuple(sorted(name for name, kind in target.types.items() if kind is None)),
         no_management=target.no_management,
     )
+
+
+def _is_rung(target: Target, drift: Drift) -> bool:
+    lane = target.names.lane_of(drift.name)
+    return lane is not None and lane.is_rung
 
 
 def _tasks(app: Any) -> tuple[TaskFacts, ...]:
@@ -143,11 +166,11 @@ def _queues(target: Target) -> tuple[WorkQueueFacts, ...]:
     return tuple(
         WorkQueueFacts(
             name=queue.name,
-            kind=target.types[queue.name],
+            kind=target.types[queue.name] or "classic",
             durable=bool(told.get(queue.name, {}).get("durable", queue.durable)),
             transient=queue.exchange.delivery_mode in _TRANSIENT,
             arguments={
-                **policies.definition(queue.name, target.types[queue.name]),
+                **policies.definition(queue.name, target.types[queue.name] or "classic"),
                 **_arguments(queue, told.get(queue.name, {})),
             },
         )

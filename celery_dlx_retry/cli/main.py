@@ -7,13 +7,14 @@ from celery.bin.worker import worker
 
 from celery_dlx_retry.cli.dead import dead
 from celery_dlx_retry.cli.doctor import doctor
+from celery_dlx_retry.cli.ends import QuietGroup
 from celery_dlx_retry.cli.flags import FLAGS
 from celery_dlx_retry.cli.state import status, watch
 from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
 from celery_dlx_retry.cli.waiting import waiting
 
 
-@click.group()
+@click.group(cls=QuietGroup)
 def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 

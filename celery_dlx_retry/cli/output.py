@@ -1,4 +1,4 @@
-"""What every command says in the same way: tables, JSON lines, progress, one sentence for what went wrong.
+"""What every command prints in the same way: tables, JSON lines, progress.
 
 On a terminal with rich installed (``celery-dlx-retry[cli]``) tables are drawn; piped, they are lines with tabs, for cut
 and awk. Whatever came from a message is made printable on the way.
@@ -7,7 +7,6 @@ and awk. Whatever came from a message is made printable on the way.
 from __future__ import annotations
 
 import json
-import select
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -15,36 +14,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
-from amqp.exceptions import AMQPError
-from kombu.exceptions import KombuError
-
-from celery_dlx_retry.errors import DLXError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-
-@contextmanager
-def one_sentence() -> Iterator[None]:
-    """No traceback for a broker that is down or a setting that is wrong."""
-    try:
-        yield
-    except DLXError as exc:
-        raise click.ClickException(str(exc)) from exc
-    except (AMQPError, KombuError, OSError) as exc:
-        if isinstance(exc, BrokenPipeError) and _nobody_reads():
-            raise  # as in "| head": click ends quietly
-        raise click.ClickException(f"The broker cannot be reached: {exc}.") from exc
-
-
-def _nobody_reads() -> bool:
-    """Whether it is our output that broke, not the way to the broker."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return bool(poll.poll(0))
-    except (OSError, ValueError, AttributeError):  # no file at all, or no poll(), as on Windows
-        return False
+# A drawn column of words may get as narrow as this.
+_NARROW = 12
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -56,8 +31,12 @@ def json_line(facts: Mapping[str, Any]) -> None:
     click.echo(json.dumps(facts, ensure_ascii=False))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print rows under these columns; an empty cell is a dash."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
+    """Print rows under these columns; an empty cell is a dash.
+
+    What is in a ``whole`` column, as an id that somebody is to copy, is never broken over lines: on a terminal that is
+    too narrow for that, each row is printed as a block of lines.
+    """
     if not is_terminal():
         click.echo("\t".join(columns))
         for row in _cells(rows):
@@ -65,20 +44,38 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         return
     from rich.console import Console  # noqa: PLC0415 - an extra
 
-    Console().print(drawn(columns, rows, title=title))
+    console, cells = Console(), list(_cells(rows))
+    if whole and console.width < _least_width(columns, cells, whole):
+        for row in cells:
+            for column, cell in zip(columns, row, strict=True):
+                click.echo(f"{column:<{max(map(len, columns))}}  {cell}")
+            click.echo()
+    else:
+        console.print(drawn(columns, cells, whole=whole))
 
 
-def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Any:
+def drawn(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", whole: Collection[str] = ()
+) -> Any:
     """The same as a rich table, for who draws it again and again."""
     from rich.table import Table  # noqa: PLC0415 - an extra
     from rich.text import Text  # noqa: PLC0415
 
     it = Table(title=title or None, title_justify="left", header_style="bold")
     for column in columns:
-        it.add_column(column, overflow="fold")  # a cut id is none
+        it.add_column(column, overflow="fold", no_wrap=column in whole)  # a cut id is none
     for row in _cells(rows):
         it.add_row(*map(Text, row))
     return it
+
+
+def _least_width(columns: Sequence[str], cells: Sequence[Sequence[str]], whole: Collection[str]) -> int:
+    """Of a drawn table, borders included."""
+    widths = {
+        column: max(len(column), *(len(row[number]) for row in cells)) if cells else len(column)
+        for number, column in enumerate(columns)
+    }
+    return 1 + sum(3 + (width if column in whole else min(width, _NARROW)) for column, width in widths.items())
 
 
 def _cells(rows: Iterable[Sequence[object]]) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ import click
 
 from celery_dlx_retry.broker.state import states
 from celery_dlx_retry.cli.output import counted, drawn, is_terminal, json_line, json_option, table, time_of
-from celery_dlx_retry.cli.target import management_option, note, queues_option, targeting
+from celery_dlx_retry.cli.target import management_option, not_there, note, queues_option, targeting
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.state import QueueState
@@ -34,15 +34,19 @@ def status(
 ) -> None:
     """Show work queues, lanes, dead letters and orphans; the messages stay where they are."""
     with targeting(ctx, queue_names, management_url) as target:
-        found = _states(target, target.lanes())
+        found = _states(target, target.lanes(), only_named=bool(queue_names))
+    shown = _shown(found, everything=everything)
     if as_json:
-        for state in found:
+        for state in shown:
             json_line(asdict(state))
-        return
-    table(_COLUMNS, _rows(found, everything=everything))
-    click.echo(_summary(found))
+    else:
+        table(_COLUMNS, _rows(shown))
+        click.echo(_summary(found))
     if not target.management:
-        note(f"unacked messages and rates are not known. {target.no_management}")
+        unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
+        note(f"unacked messages and rates are not known{unknown}. {target.no_management}")
+    if queue_names and not_there([state.queue for state in found if state.role == "work" and not state.exists]):
+        ctx.exit(1)
 
 
 @click.command()
@@ -73,20 +77,21 @@ def watch(  # noqa: PLR0913 - one per option
         live = None if as_json or not is_terminal() else _live(stack)
 
         def show(found: list[QueueState]) -> None:
+            shown = _shown(found, everything=everything)
             if as_json:
-                for state in found:
+                for state in shown:
                     json_line({**asdict(state), "at_ms": _now_ms()})
             elif live is None:
-                table(_COLUMNS, _rows(found, everything=everything))
+                table(_COLUMNS, _rows(shown))
                 click.echo(_summary(found))
             else:
-                live.update(drawn(_COLUMNS, _rows(found, everything=everything), title=_summary(found)), refresh=True)
+                live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found)), refresh=True)
 
         try:
             while True:
                 try:
                     with targeting(ctx, queue_names, management_url) as target:
-                        _refresh(target, show, interval)
+                        _refresh(target, show, interval, only_named=bool(queue_names))
                 except click.UsageError:  # noqa: PERF203 - a loop because of what is caught
                     raise
                 except click.ClickException as problem:
@@ -99,29 +104,35 @@ def watch(  # noqa: PLR0913 - one per option
             return
 
 
-def _refresh(target: Target, show: Any, interval: float) -> None:
+def _refresh(target: Target, show: Any, interval: float, *, only_named: bool) -> None:
     lanes: list[Lane] = []
     known_until = 0.0
     while True:
         if target.management or time.monotonic() > known_until:
             lanes, known_until = target.lanes(), time.monotonic() + _LANES_SECONDS
-        show(_states(target, lanes))
+        show(_states(target, lanes, only_named=only_named))
         _wait(interval)
 
 
-def _states(target: Target, lanes: list[Lane]) -> list[QueueState]:
+def _states(target: Target, lanes: list[Lane], *, only_named: bool) -> list[QueueState]:
     return list(
         states(
             target.connection,
             target.names,
             work_queues={queue: target.types[queue.name] for queue in target.work_queues},
             lanes=lanes,
+            others=() if only_named else target.others(),
             management=target.management,
         )
     )
 
 
-def _rows(found: list[QueueState], *, everything: bool) -> list[tuple[object, ...]]:
+def _shown(found: list[QueueState], *, everything: bool) -> list[QueueState]:
+    """The same in the table and in JSON: of lanes only those in which something waits, unless all are asked for."""
+    return [state for state in found if everything or state.role != "wait" or state.ready]
+
+
+def _rows(shown: list[QueueState]) -> list[tuple[object, ...]]:
     return [
         (
             state.role,
@@ -134,8 +145,7 @@ def _rows(found: list[QueueState], *, everything: bool) -> list[tuple[object, ..
             state.oldest_ms and time_of(state.oldest_ms),
             state.next_ms and time_of(state.next_ms),
         )
-        for state in found
-        if everything or state.role != "wait" or state.ready
+        for state in shown
     ]
 
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from celery.exceptions import ImproperlyConfigured
 
 from celery_dlx_retry.broker.lanes import standing_lanes
+from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, work_queue
-from celery_dlx_retry.cli.output import one_sentence
-from celery_dlx_retry.errors import NoManagement
+from celery_dlx_retry.cli.ends import one_sentence
+from celery_dlx_retry.cli.output import printable
+from celery_dlx_retry.core.ladder import rungs
+from celery_dlx_retry.core.settings import QueueType
+from celery_dlx_retry.errors import Forbidden, NoManagement
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery import Celery
     from kombu.connection import Connection
     from kombu.entity import Queue
 
     from celery_dlx_retry.broker.management import Management
-    from celery_dlx_retry.core.settings import QueueType
-    from celery_dlx_retry.core.topology import Lane, Topology, WorkQueue
+    from celery_dlx_retry.broker.state import Role
+    from celery_dlx_retry.core.topology import Lane, Names, Topology, WorkQueue
 
 queues_option = click.option(
     "--queues",
@@ -64,13 +69,34 @@ class Target:
         return [work_queue(queue) for queue in self.queues]
 
     @cached_property
-    def types(self) -> dict[str, QueueType]:
-        """The types that these queues really have."""
-        return {queue.name: declared_kind(queue) or found_kind(self.connection, queue) for queue in self.queues}
+    def types(self) -> dict[str, QueueType | None]:
+        """The types that these queues really have; None if nobody tells us."""
+        told = self.management.queues() if self.management else {}
+        return {
+            queue.name: kind_told(told, queue.name)
+            if queue.name in told
+            else declared_kind(queue) or found_kind(self.connection, queue)
+            for queue in self.queues
+        }
 
     def plan(self, *, ladder: bool = False) -> Topology:
-        """What must stand for them."""
-        return self.runtime.plan(self.queues, ladder=ladder)
+        """What must stand for them; of a ladder that somebody uses, all of it."""
+        topology = self.runtime.plan(self.queues, ladder=ladder)
+        whole = rungs(self.names, self.runtime.ladder)
+        # One of them is enough to tell, for no rung is ever pruned; two, for somebody may have deleted one.
+        with suppress(Forbidden):  # who may not even look finds nothing that differs
+            if counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]):
+                return topology | whole
+        return topology
+
+    def others(self) -> list[tuple[Role, str, QueueType]]:
+        """Work and dead-letter queues under our prefix that the app may not know: only a worker's ``-Q`` names them."""
+        if self.management is None:
+            return []
+        told, bindings = self.management.queues(), self.management.bindings()
+        roles: dict[str, Role] = {replace(self.names, kind=kind).back(): "work" for kind in get_args(QueueType)}
+        roles[self.names.dead()] = "dead"
+        return [(roles[it.exchange], it.queue, kind_told(told, it.queue)) for it in bindings if it.exchange in roles]
 
     def lanes(self) -> list[Lane]:
         """All lanes and rungs that exist under our prefix, announced or not."""
@@ -83,12 +109,12 @@ class Target:
 def targeting(ctx: click.Context, queue_names: str | None, management_url: str | None) -> Iterator[Target]:
     """Connect, find the HTTP API; whatever goes wrong is said in one sentence."""
     app = ctx.obj.app
-    with one_sentence():
+    with one_sentence(app):
         queues = queues_of(app, queue_names)
         with app.connection_for_read() as connection:
             connect(connection)
             target = Target(app, connection, queues)
-            target.management, target.no_management = _management(connection, management_url)
+            target.management, target.no_management = reached(connection, management_url)
             yield target
 
 
@@ -100,36 +126,72 @@ def connect(connection: Connection) -> None:
 def queues_of(app: Any, queue_names: str | None) -> list[Queue]:
     """The queues that a worker with this ``-Q`` would consume; all its tasks are loaded, too."""
     app.loader.import_default_modules()
-    if not runtime_of(app).settings.require_rabbitmq:
-        insist_on_rabbitmq(app)
-    if queue_names:
-        try:
-            app.amqp.queues.select([name.strip() for name in queue_names.split(",") if name.strip()])
-        except (KeyError, ImproperlyConfigured) as exc:
-            raise click.UsageError(f"There is no queue {exc} in task_queues.") from exc
-    return list(app.amqp.queues.consume_from.values())
+    insist_on_rabbitmq(app)
+    queues = app.amqp.queues
+    if not queue_names:
+        return list(queues.consume_from.values())
+    known = set(queues)
+    try:
+        return [queues[name.strip()] for name in queue_names.split(",") if name.strip()]
+    except (KeyError, ImproperlyConfigured) as exc:
+        raise click.UsageError(f"There is no queue {exc} in task_queues.") from exc
+    finally:
+        for name in set(queues) - known:  # Celery has made it up, for this command only
+            queues.pop(name)
 
 
 def insist_on_rabbitmq(app: Any) -> None:
     """One sentence, if there is nothing that we could show."""
     if not is_rabbitmq(app):
-        raise click.ClickException("The broker is not RabbitMQ: there are no lanes and no dead letters to see.")
+        raise click.UsageError(
+            f"The broker is not RabbitMQ, its transport is {transport_of(app)!r}: there are no lanes and no dead "
+            "letters to see. Give the URL of a RabbitMQ: broker_url, or celery -b amqp://…"
+        )
 
 
 def is_rabbitmq(app: Any) -> bool:
     """Whether the app speaks AMQP to its broker, without the warning that a worker gives."""
-    return bool(app.connection_for_read().transport.driver_name == "py-amqp")
+    return transport_of(app) == "py-amqp"
 
 
-def _management(connection: Connection, url: str | None) -> tuple[Management | None, str]:
+def transport_of(app: Any) -> str:
+    """What the app speaks to its broker; its name in the URL, if nothing is installed that could speak it."""
+    try:
+        return str(app.connection_for_read().transport.driver_name)
+    except Exception:  # noqa: BLE001 - any transport, each with its own way to miss its library
+        urls = app.conf.broker_read_url
+        return str(urls[0] if isinstance(urls, (list, tuple)) else urls).partition("://")[0]
+
+
+def reached(connection: Connection, url: str | None) -> tuple[Management | None, str]:
+    """The HTTP API, or why there is none; one that somebody named must answer."""
     try:
         management = management_of(connection, url)
         management.version()
     except NoManagement as exc:
         if url is not None:
-            raise  # somebody said that it is there
+            raise
         return None, str(exc)
     return management, ""
+
+
+def kind_told(told: dict[str, dict[str, Any]], name: str) -> QueueType:
+    """The type of a queue, by the HTTP API."""
+    return "quorum" if told.get(name, {}).get("type") == "quorum" else "classic"
+
+
+def all_dead_letter_queues(management: Management, names: Names) -> dict[str, str]:
+    """Those under our prefix, also of work queues that only ``celery worker -Q`` names; each with its work queue."""
+    found = [binding for binding in management.bindings() if binding.exchange == names.dead()]
+    return {binding.queue: binding.routing_key for binding in sorted(found, key=lambda it: it.queue)}
+
+
+def not_there(names: Iterable[str]) -> bool:
+    """Name on stderr the work queues that somebody asked for and that do not exist; whether there are any."""
+    told = ", ".join(f"work queue {printable(name)}" for name in names)
+    if told:
+        click.echo(f"Not found: {told}.", err=True)
+    return bool(told)
 
 
 def note(text: str) -> None:

@@ -15,10 +15,12 @@ from celery_dlx_retry.broker.lanes import prune as prune_lanes
 from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
-from celery_dlx_retry.cli.output import counted, json_line, json_option, one_sentence, table, yes_option
+from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.output import counted, json_line, json_option, table, yes_option
 from celery_dlx_retry.cli.target import (
     ladder_option,
     management_option,
+    not_there,
     note,
     queues_of,
     queues_option,
@@ -42,6 +44,8 @@ _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     "terraform": lambda topology, vhost: plans.terraform(topology, vhost=vhost),
 }
 
+_NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
+
 
 @click.command()
 @queues_option
@@ -59,7 +63,9 @@ _FORMATS: dict[str, Callable[[Topology, str], str]] = {
 def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool, as_json: bool) -> None:
     """Show what a worker would declare; nothing is changed."""
     app = ctx.obj.app
-    with one_sentence():
+    if as_json and form != "table":
+        raise click.UsageError(f"--json is a form of its own: give it without --format {form}, or that alone.")
+    with one_sentence(app):
         queues = queues_of(app, queue_names)
         topology = runtime_of(app).plan(queues, ladder=ladder)
         vhost = app.connection_for_read().virtual_host or "/"
@@ -93,7 +99,8 @@ def check(
     if not target.management:
         note(f"bindings and policies are not checked. {target.no_management}")
     if not as_json:
-        click.echo(counted(len(differences), "difference") if differences else "All of it stands.")
+        unchecked = f" {len(found) - len(differences)} not checked." if len(found) > len(differences) else ""
+        click.echo((f"{counted(len(differences), 'difference')}." if differences else "All of it stands.") + unchecked)
     if differences:
         ctx.exit(1)
 
@@ -101,17 +108,22 @@ def check(
 @click.command()
 @queues_option
 @ladder_option
+@json_option
 @click.pass_context
-def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool) -> None:
+def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
     with targeting(ctx, queue_names, None) as target:
+        changes_something()
         for queue in target.queues:
             make_sure(target.connection, queue)
         topology = target.plan(ladder=ladder)
         make_stand(target.connection, topology)
     facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
     audit("declare", prefix=target.names.prefix, **facts)
-    click.echo("All of it stands.")
+    if as_json:
+        json_line({"prefix": target.names.prefix, **facts})
+    else:
+        click.echo("All of it stands.")
 
 
 @click.command()
@@ -133,6 +145,7 @@ def policy(
     """Print the commands that attach a dead-letter exchange to work queues that exist; nothing is changed."""
     with targeting(ctx, queue_names, management_url) as target:
         found = list(_policies(target))
+        there = counts(target.connection, [queue.name for queue in target.queues])
     url = target.management.url if target.management else "http://localhost:15672"
     user = target.connection.userid or "guest"
     command = (
@@ -153,6 +166,8 @@ def policy(
             "RabbitMQ applies one policy to a queue. Whether these queues have one is not known; if so, add what it "
             f"sets, and raise the priority. {target.no_management}"
         )
+    if queue_names and not_there([queue.name for queue in target.queues if queue.name not in there]):
+        ctx.exit(1)
 
 
 @click.command()
@@ -190,6 +205,7 @@ def prune(  # noqa: PLR0913 - one per option
             if not yes:
                 what = counted(len(empty), "empty lane")
                 click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
+            changes_something()
             outcome = list(prune_lanes(target.connection, empty))
     gone = [lane for lane, reason in outcome if not reason]
     if as_json:
@@ -198,6 +214,8 @@ def prune(  # noqa: PLR0913 - one per option
     else:
         result = "would go" if dry_run else "deleted"
         table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
+        kept = f"{counted(len(lanes) - len(gone), 'lane')} kept, in which something waits or which somebody uses"
+        click.echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
     if not dry_run:
         audit("prune", prefix=target.names.prefix, deleted=len(gone), kept=len(lanes) - len(gone))
 
@@ -209,7 +227,7 @@ def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | Non
     for queue, work_queue in zip(target.queues, target.work_queues, strict=True):
         facts: dict[str, Any] = seen.get(queue.name, {})
         arguments = {**(queue.queue_arguments or {}), **facts.get("arguments", {})}
-        kind = target.types[queue.name]
+        kind = target.types[queue.name] or "classic"
         current = policies.of(queue.name, kind)
         exchange = arguments.get("x-dead-letter-exchange", current.get("definition", {}).get("dead-letter-exchange"))
         if exchange is not None:

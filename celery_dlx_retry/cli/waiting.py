@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,8 +13,9 @@ from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.waiting import take
 from celery_dlx_retry.broker.waiting import waiting as who_waits
 from celery_dlx_retry.cli.audit import audit, who
+from celery_dlx_retry.cli.ends import changes_something
 from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, progress, table, time_of, yes_option
-from celery_dlx_retry.cli.target import management_option, targeting
+from celery_dlx_retry.cli.target import management_option, not_there, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.waiting import WaitingTask
     from celery_dlx_retry.cli.target import Target
     from celery_dlx_retry.core.topology import Lane
+
+_PARKED = "parked by its breaker, which may park it again"
 
 
 @click.group(invoke_without_command=True)
@@ -66,17 +69,17 @@ def list_waiting(  # noqa: PLR0913 - one per option
 
             for lane in lanes:
                 found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
+        is_unknown = bool(queue) and not found and _is_unknown(target, queue or "")
     found.sort(key=lambda it: it.due_ms or 0)
     shown = found[:limit]
     if as_json:
         for each in shown:
             json_line(asdict(each))
-        return
-    table(
-        ("due", "task", "id", "queue", "retry", "waits", "last error"),
-        [(_due(it), it.task, it.task_id, it.queue, it.retry, f"{it.delay_ms / 1000:g} s", it.error) for it in shown],
-    )
-    click.echo(f"{total} waiting, {len(shown)} shown")
+    else:
+        table(("due", "task", "id", "queue", "retry", "waits", "last error"), map(_row, shown), whole=("id",))
+        click.echo(f"{total} waiting, {len(shown)} shown")
+    if is_unknown and not_there([queue or ""]):
+        ctx.exit(1)
 
 
 @waiting.command()
@@ -129,6 +132,18 @@ def cancel(
     _complain(ctx, task_ids, moved)
 
 
+def _is_unknown(target: Target, pattern: str) -> bool:
+    """Whether it names a work queue that there is not; a pattern that matches none may have matched yesterday."""
+    is_name = not set(pattern) & set("*?[")
+    return is_name and not counts(target.connection, [pattern])
+
+
+def _row(task: WaitingTask) -> tuple[object, ...]:
+    due = task.due_ms and time_of(task.due_ms)
+    why = ": ".join(filter(None, (_PARKED if task.parked else "", task.error)))
+    return due, task.task, task.task_id, task.queue, task.retry, f"{task.delay_ms / 1000:g} s", why
+
+
 def _filled(target: Target) -> tuple[list[Lane], int]:
     """Lanes in which something waits, and how many in all."""
     lanes = target.lanes()
@@ -147,6 +162,7 @@ def _take(
 ) -> list[str]:
     moved = []
     left = set(task_ids)
+    changes_something()
     for lane in _filled(target)[0]:
         if not left:
             break
@@ -181,7 +197,3 @@ def _record(task: WaitingTask, queue: WorkQueue) -> DeadRecord:
         error_type="Cancelled",
         error=f"while it waited, by {who()}",
     )
-
-
-def _due(task: WaitingTask) -> Any:
-    return task.due_ms and time_of(task.due_ms)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from celery_dlx_retry.core.broker_policies import BrokerPolicies
-    from celery_dlx_retry.core.topology import QueueSpec, Topology
+    from celery_dlx_retry.core.topology import BindingSpec, QueueSpec, Topology
 
 Kind = Literal["missing", "mismatch", "unbound", "policy", "unchecked"]
 
@@ -34,16 +34,17 @@ class Drift:
     cure: str
 
 
-def unbound(topology: Topology, found: Collection[tuple[str, str, str]]) -> Iterator[Drift]:
-    """Bindings that are not among those found: (exchange, queue, routing key)."""
+def unbound(topology: Topology, found: Collection[BindingSpec]) -> Iterator[Drift]:
+    """Bindings that are not among those found, whose arguments are sorted."""
     for binding in topology.bindings:
-        if (binding.exchange, binding.queue, binding.routing_key) not in found:
+        if replace(binding, arguments=tuple(sorted(binding.arguments))) not in found:
+            arguments = "".join(f" {key}={value}" for key, value in binding.arguments)
             yield Drift(
                 kind="unbound",
                 object="binding",
                 name=f"{binding.exchange} -> {binding.queue}",
                 fact=f"The queue {binding.queue!r} is not bound to {binding.exchange!r} "
-                f"with the routing key {binding.routing_key!r}.",
+                f"with the routing key {binding.routing_key!r}{' and' if arguments else ''}{arguments}.",
                 cure="Run `celery dlx declare`, or start a worker.",
             )
 

@@ -56,4 +56,6 @@ class Facts:
     forbidden: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
+    #: Work queues whose type the broker did not tell.
+    unknown_types: tuple[str, ...] = ()
     no_management: str = ""

@@ -233,6 +233,13 @@ RULES = (
         facts=symptoms.no_dlx,
     ),
     Rule(
+        code="unknown-type",
+        severity="info",
+        consequence="It is taken for a classic one: what bites quorum queues is not found.",
+        cure="Name its x-queue-type in task_queues, or look with a user who may configure it.",
+        facts=symptoms.unknown_type,
+    ),
+    Rule(
         code="no-management",
         severity="info",
         consequence="Bindings, policies, rates and unacknowledged messages are not seen.",

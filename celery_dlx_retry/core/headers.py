@@ -19,6 +19,8 @@ FIRST_FAILED_AT = "dlx-first-failed-at"
 CRASHES = "dlx-crashes"
 #: How often the message was taken out of a dead-letter queue and tried again.
 REPLAYS = "dlx-replays"
+#: When a circuit breaker last sent the message to wait without running it, in ms since 1970.
+PARKED_AT = "dlx-parked-at"
 #: With two digits: that the message is to wait on this rung of the ladder.
 RUNG = "dlx-rung-"
 #: Body and representation of the arguments before an operator edited them.
@@ -105,6 +107,12 @@ def crashes_of(headers: Mapping[str, Any]) -> int:
     return value if is_count(value) else 0
 
 
+def parked_at_ms_of(headers: Mapping[str, Any]) -> int:
+    """When a breaker last parked this message; 0 if none ever did."""
+    value = headers.get(PARKED_AT)
+    return value if is_count(value) else 0
+
+
 def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
     """When the first attempt failed: now, if this is the first, or if the header makes no sense."""
     value = headers.get(FIRST_FAILED_AT)
@@ -184,6 +192,7 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     kept = without_record(without_broker_headers(headers))
     kept.pop(FIRST_FAILED_AT, None)  # the deadline counts anew
     kept.pop(CRASHES, None)
+    kept.pop(PARKED_AT, None)
     for late in ("expires", "eta"):  # an operator's word is newer: it is to run
         if late in kept:
             kept[late] = None

@@ -220,6 +220,12 @@ def drift(facts: Facts) -> Iterator[str]:
     yield from facts.differences
 
 
+def unknown_type(facts: Facts) -> Iterator[str]:
+    """The broker does not say, and we take the commoner one."""
+    for name in facts.unknown_types:
+        yield f"The type of the work queue {name!r} is not known: the broker user may not configure it."
+
+
 def no_management(facts: Facts) -> Iterator[str]:
     """We know less."""
     if facts.no_management:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import fxrange
-from kombu.utils.url import url_to_parts
 
+from celery_dlx_retry.broker.places import places
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.ladder import skipped
 from celery_dlx_retry.core.ways import Wish
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from celery import Celery
     from celery.app.task import Task
-    from kombu.connection import Connection
 
 logger = get_logger(__name__)
 
@@ -178,20 +177,7 @@ def _goes_elsewhere(app: Celery, options: Mapping[str, Any]) -> bool:
     if given is None:
         return False
     ours = app.connection_for_write()
-    return not _places(given) & _places(ours)
-
-
-def _places(connection: Connection) -> set[tuple[str, int, str]]:
-    """Host, port and virtual host of all that it may connect to."""
-    default = connection.transport.default_connection_params
-    found = {(connection.hostname, connection.port, connection.virtual_host)}
-    for url in connection.alt:
-        parts = url_to_parts(url)
-        found.add((parts.hostname, parts.port, parts.path))
-    return {
-        (host or default.get("hostname"), int(port or default.get("port") or 0), vhost or default.get("virtual_host"))
-        for host, port, vhost in found
-    }
+    return not set(places(given)) & set(places(ours))
 
 
 def _pauses(app: Celery, options: Mapping[str, Any]) -> Iterator[float]:

@@ -12,9 +12,11 @@ from celery.states import IGNORED, REJECTED
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.breaker import Circuit, outcome_of
+from celery_dlx_retry.core.headers import PARKED_AT
 from celery_dlx_retry.core.policy import Wait
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import PublishError, TopologyError
+from celery_dlx_retry.worker.clock import now_ms
 from celery_dlx_retry.worker.process import own, steady_ms
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -91,11 +93,12 @@ def tell(task: Any, attempt: Attempt, *, has_returned: bool) -> None:
 
 
 def _park(task: Any, info: DeliveryInfo, *, delay_ms: int, task_id: str) -> None:
-    """Publish the message as it is, confirmed; what is left is to acknowledge it."""
+    """Publish the message as it is, with the time, confirmed; what is left is to acknowledge it."""
     runtime = runtime_of(task.app)
     there = runtime.way_for(info.queue, delay_ms, wish=Wish.RETRY)
     with runtime.hand_over(there) as producer:
-        producer.publish_message(info.message, exchange=there.exchange, routing_key=info.queue.name)
+        message = info.message.with_headers({**info.message.headers, PARKED_AT: now_ms()})
+        producer.publish_message(message, exchange=there.exchange, routing_key=info.queue.name)
     runtime.published()
     logger.info("parked task=%s id=%s delay_ms=%d queue=%s", task.name, task_id, there.length_ms, info.queue.name)
 

@@ -50,8 +50,9 @@ def fail(text="no luck"):
 class Desk:
     """Everything of one test module; each test buries its own letters and leaves the queues empty."""
 
-    def __init__(self, project: Any, *, is_staffed: bool = False) -> None:
+    def __init__(self, project: Any, management_url: str, *, is_staffed: bool = False) -> None:
         self.project = project
+        self._api = {"DLX_MANAGEMENT_URL": management_url}
         self.work = {kind: f"{project.prefix}.{kind}" for kind in ("classic", "quorum")}
         # The commands are to read dead letters of either type; a worker would not start with the other.
         self._names = {kind: project.names if is_staffed else replace(project.names, kind=kind) for kind in self.work}
@@ -117,16 +118,16 @@ class Desk:
             producer.publish(
                 [list(args), kwargs or {}, embed],
                 exchange=self.project.names.dead(),
-                routing_key=self.work[kind],
+                routing_key=record.family,
                 headers=headers,
                 correlation_id=task_id,
                 **sent,
             )
 
-    def dlx(self, *arguments: str, code: int = 0, answer: str = "", **environment: str) -> Result:
+    def dlx(self, *arguments: str, code: int = 0, answer: str = "", app: Any = None, **environment: str) -> Result:
         """What ``shell`` does, in this process: a tenth of the time."""
-        app = SimpleNamespace(app=self.app)
-        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=app, input=answer, env=environment)
+        obj = SimpleNamespace(app=app or self.app)
+        done = CliRunner().invoke(dlx, ["dead", *arguments], obj=obj, input=answer, env={**self._api, **environment})
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert done.exit_code == code, done.stdout + done.stderr
@@ -136,7 +137,7 @@ class Desk:
         """``celery -A project dlx dead …`` to its end, which has to have this exit code."""
         done = subprocess.run(
             self.command(*arguments),
-            env={**self.project.environment(), **environment},
+            env={**self.project.environment(), **self._api, **environment},
             input=answer,
             capture_output=True,
             text=True,
@@ -154,7 +155,7 @@ class Desk:
     def popen(self, *arguments: str) -> Any:
         return subprocess.Popen(
             self.command(*arguments),
-            env=self.project.environment(),
+            env={**self.project.environment(), **self._api},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

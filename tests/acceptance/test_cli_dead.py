@@ -8,7 +8,6 @@ import json
 import pickle
 import stat
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,25 +17,15 @@ from celery import Celery
 from kombu.connection import Connection
 from support import eventually
 
+from celery_dlx_retry.broker import management as management_module
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.core.letterfilter import LetterFilter
-from tests.acceptance.desk import Desk
+from celery_dlx_retry.core.topology import WorkQueue, around
 from tests.unit.letters import a_letter
-from tests.worker.stage import stage
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def shared_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
-
-
-@pytest.fixture
-def desk(shared_desk):
-    yield shared_desk
-    shared_desk.clear()
 
 
 def ids(rows):
@@ -44,7 +33,7 @@ def ids(rows):
 
 
 def raw(desk, queue, body, **properties):
-    with Connection(desk.project.url) as connection:
+    with Connection(desk.project.url, transport_options={"confirm_publish": True}) as connection:
         connection.default_channel.basic_publish(RawMessage(body, delivery_mode=2, **properties), "", queue)
 
 
@@ -73,6 +62,97 @@ def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_
         assert sorted(ids(desk.json("list", *options))) == expected.split()
 
 
+@pytest.fixture
+def unknown_queue(desk):
+    """The dead letter of a work queue that the app does not know: only a worker's ``-Q`` names it."""
+    queue = WorkQueue(name=f"{desk.project.prefix}.only-by-q")
+    with Connection(desk.project.url) as connection:
+        connection.default_channel.queue_declare(queue.name, durable=True, auto_delete=False)
+        declare(connection, around(desk.project.names, queue))
+    desk.bury("hidden", queue=queue.name, family=queue.name)
+    yield queue.name
+    desk.take(desk.project.names.dead_letters(queue.name))
+
+
+@pytest.mark.usefixtures("http_api")
+def test_letters_of_a_queue_that_only_a_worker_names_are_found_over_the_http_api(desk, unknown_queue):
+    desk.bury("known")
+    desk.lying(1, "classic")
+
+    listed = desk.json("list")
+    planned = desk.json("replay", "--all", "--dry-run")
+
+    assert {row["task_id"]: row["queue"] for row in listed} == {"known": desk.work["classic"], "hidden": unknown_queue}
+    assert {row["task_id"] for row in planned[:-1]} == {"known", "hidden"}
+    assert desk.dlx("show", "hidden").stderr == ""
+
+
+@pytest.mark.usefixtures("http_api")
+def test_what_the_app_does_not_know_is_deleted_by_name_only(desk, unknown_queue):
+    desk.bury("known")
+    desk.lying(1, "classic")
+
+    all_known = desk.dlx("purge", "--all", "--yes")
+    named = desk.dlx("purge", "-q", unknown_queue, "--yes")
+
+    assert all_known.stdout == named.stdout == "1 purged\n"
+    assert f"queues that this app does not know; name them: -q {unknown_queue}.\n" in all_known.stderr
+    assert "not know" not in named.stderr
+
+
+def test_without_the_http_api_somebody_says_how_to_find_them(desk, unknown_queue, monkeypatch):
+    monkeypatch.setattr(management_module, "_PORT", 1)
+
+    listed = desk.dlx("list", DLX_MANAGEMENT_URL="")
+    named = desk.dlx("list", "-q", unknown_queue, DLX_MANAGEMENT_URL="")
+
+    assert listed.stdout == "0 dead letters\n"
+    assert "those of a queue that only `celery worker -Q` names need its name: -q NAME." in listed.stderr
+    assert named.stdout.endswith("\n1 dead letter\n")
+    assert named.stderr == ""
+
+
+def test_a_queue_alone_says_which_letters_are_meant(desk):
+    desk.bury("a")
+    desk.bury("b", "quorum")
+    desk.lying(2)
+
+    planned = desk.dlx("replay", "-q", desk.work["classic"], "--dry-run")
+    refused = desk.dlx("purge", "-q", desk.work["quorum"], code=1, answer="n\n")
+    desk.dlx("purge", "-q", desk.work["quorum"], "--yes")
+    both = desk.dlx("purge", "--all", "--task", "x", "--yes", code=2)
+
+    assert planned.stdout.splitlines()[0] == f"would replay a to {desk.work['classic']}"
+    assert "Delete 1 dead letter (" in refused.stdout
+    assert "--all means all of them" in both.stderr
+    desk.lying(1)
+    assert desk.dead_ids("classic") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "words", ["list", "groups", "export", "replay --dry-run", "replay --yes", "purge --yes", "list --json"]
+)
+def test_a_group_that_nothing_is_in_is_told_and_exit_code_1(desk, words):
+    desk.bury("a")
+    desk.lying(1)
+    (known,) = {row["group"] for row in desk.json("list", "--task", "project.succeed")}
+
+    done = desk.dlx(*words.split(), "--group", "deadbeef", "--group", known, "--task", "nobody", code=1)
+
+    assert done.stderr.splitlines()[-1] == "Not found: group deadbeef."
+    desk.lying(1)
+
+
+def test_ids_that_are_not_there_are_named(desk):
+    desk.bury("a")
+    desk.lying(1)
+
+    purged = desk.dlx("purge", "gone-2", "a", "gone-1", "--yes", code=1)
+
+    assert purged.stdout == "1 purged\n"
+    assert purged.stderr.splitlines()[-1] == "Not found: task id gone-1, task id gone-2."
+
+
 def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_meant():
     app = Celery("shop", broker="amqp://", set_as_current=False)
     app.conf.dlx_dead_letter_queue = "all.dead"
@@ -83,17 +163,18 @@ def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_mean
     assert not selection.wanted(theirs)
 
 
-def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk):
+@pytest.mark.parametrize("words", ["list --limit 300", "export"])
+def test_whoever_reads_only_the_first_lines_leaves_everything_there(desk, words):
     for number in range(300):
         desk.bury(str(number), error="x" * 1000)
     desk.lying(300)
 
-    with desk.popen("list", "--limit", "300") as process:
+    with desk.popen(*words.split()) as process:
         process.stdout.readline()
         process.stdout.close()
         told = process.stderr.read()
 
-    assert told == ""
+    assert (process.returncode, told) == (0, "")
     desk.lying(300)
 
 
@@ -165,7 +246,8 @@ def test_purge_asks_deletes_only_what_is_meant_and_says_who_did_it(desk):
     done = desk.shell("purge", "--older-than", "2h", "--yes")
     aimless = desk.dlx("purge", "--yes", code=2)
 
-    assert "Delete 2 dead letters for good?" in refused.stdout
+    places = f"1 in {desk.dead_queue('classic')}, 1 in {desk.dead_queue('quorum')}"
+    assert f"Delete 2 dead letters ({places}) for good?" in refused.stdout
     assert done.stdout == "2 purged\n"
     assert "audit dead purge by=" in done.stderr
     assert "purged=2" in done.stderr
@@ -231,6 +313,58 @@ def test_a_file_with_a_broken_line_imports_nothing(desk, tmp_path):
     desk.lying(1)
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_lies_there_already_is_not_imported_again_unless_asked_for(desk, kind, tmp_path):
+    file = tmp_path / "letters.jsonl"
+    for name in ("a", "b"):
+        desk.bury(name, kind, died_at_ms=1_700_000_000_000)
+    raw(desk, desk.dead_queue(kind), b"by hand")  # neither id nor time of death
+    desk.lying(3)
+    desk.dlx("export", "-o", str(file))
+    desk.lying(3)
+    desk.dlx("edit", "a", "--set", "value=1", "--yes")
+    desk.dlx("purge", "b", "--yes")
+    desk.lying(2)
+
+    first = desk.json("import", str(file), "--yes")
+    desk.lying(3)
+    second = desk.json("import", str(file), "--yes")
+    desk.lying(3)
+    told = desk.dlx("import", str(file), "--yes")
+    again = desk.dlx("import", str(file), "--yes", "--again")
+
+    assert (first, second) == ([{"imported": 1, "already_there": 2}], [{"imported": 0, "already_there": 3}])
+    assert told.stdout == "0 imported, 3 already there (--again imports them, too)\n"
+    assert again.stdout == "3 imported\n"
+    desk.lying(6)
+
+
+def test_of_two_that_are_the_same_one_is_already_there():
+    letter = a_letter(died_at_ms=17)
+    with KnownLetters() as known:
+        known.add(letter)
+
+        assert [known.takes(it) for it in (replace(letter, queue="elsewhere"), letter, letter)] == [False, True, False]
+
+
+def test_letters_come_in_through_a_pipe_and_go_out_with_their_number(desk, tmp_path):
+    file = tmp_path / "letters.jsonl"
+    desk.bury("a")
+    desk.lying(1)
+
+    exported = desk.json("export", "-o", str(file))
+    line = desk.dlx("export", "--json").stdout
+    desk.dlx("purge", "--all", "--yes")
+    silent = desk.dlx("import", "-", code=2, answer=line)
+    imported = desk.shell("import", "-", "--yes", answer=line)
+
+    assert exported == [{"exported": 1, "file": str(file)}]
+    assert line == file.read_text()
+    assert "say --yes" in silent.stderr
+    assert imported.stdout == "1 imported\n"
+    desk.lying(1)
+
+
 def test_an_orphan_keeps_its_work_queue_through_export_and_import(desk, tmp_path):
     names, file = desk.project.names, tmp_path / "orphan.jsonl"
     orphans = names.orphans()
@@ -260,7 +394,9 @@ def test_a_broker_that_is_down_and_a_queue_that_is_not_there_are_one_sentence_wi
     down = desk.shell("list", code=1, PROJECT_CONF=conf)
     absent = desk.dlx("list", "-q", "nowhere", code=1)
 
-    assert down.stderr.startswith("Error: The broker cannot be reached")
+    assert down.stderr == (
+        "Error: The broker at 127.0.0.1:1, virtual host '/', cannot be used: [Errno 111] Connection refused.\n"
+    )
     assert len(down.stderr.splitlines()) == 1
     assert "verysecret" not in down.stdout + down.stderr
     assert absent.stderr.startswith("Error: The dead-letter queue 'nowhere.dead' does not exist.")

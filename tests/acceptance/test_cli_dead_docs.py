@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-
-from tests.acceptance.desk import Desk
-from tests.worker.stage import stage
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "dead-letters.md").read_text()
@@ -39,19 +35,14 @@ def shape(session, name):
     return [line for line in session.splitlines() if not skipped.match(line)]
 
 
+@pytest.mark.usefixtures("http_api")
 def test_the_session_is_what_a_terminal_shows(broker, prefix, tmp_path):
     module = transcript()
     (promised,) = [found[2] for found in module.SESSION.finditer(PAGE)]
 
-    session = module.made(url=broker.url, folder=tmp_path, name=prefix)
+    session = module.made(url=broker.url, management_url=broker.management_url, folder=tmp_path, name=prefix)
 
     assert shape(session, prefix) == shape(promised, "shop")
-
-
-@pytest.fixture(scope="module")
-def desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
 
 
 def described(heading):

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
 
 import pytest
-
-from tests.acceptance.desk import Desk
-from tests.worker.stage import stage
-
-
-@pytest.fixture(scope="module")
-def shared_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
-
-
-@pytest.fixture
-def desk(shared_desk):
-    yield shared_desk
-    shared_desk.clear()
 
 
 def body(message):

@@ -7,34 +7,12 @@ import signal
 import statistics
 import time
 from collections import Counter
-from contextlib import closing
 
 import pytest
+from celery import Celery
 from support import eventually
 
 from celery_dlx_retry.cli.dead import replay_run
-from tests.acceptance.desk import Desk
-from tests.worker.stage import stage
-
-
-@pytest.fixture(scope="module")
-def shared_desk(request):
-    with stage(request) as project, closing(Desk(project)) as desk:
-        yield desk
-
-
-@pytest.fixture
-def desk(shared_desk):
-    yield shared_desk
-    shared_desk.clear()
-
-
-@pytest.fixture(scope="module")
-def staffed_desk(request):
-    with stage(request) as project, closing(Desk(project, is_staffed=True)) as desk:
-        project.start().wait_until_ready()
-        yield desk
-        desk.clear()
 
 
 def taken(desk, kind):
@@ -55,7 +33,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(desk):
     assert "1 have error links, which are called again if they fail again." in planned.stderr
     assert "audit" not in planned.stderr
     assert missed.stdout.splitlines()[-1] == "1 would be replayed"
-    assert missed.stderr == "1 not found\n"
+    assert missed.stderr == "Not found: task id missing.\n"
     desk.lying(2)
 
 
@@ -91,10 +69,10 @@ def test_whoever_says_nothing_is_told_what_to_say_and_who_says_no_is_heard(desk)
     found = desk.shell("replay", "a", "missing", "--yes", code=1)
 
     assert "Give task ids, filters, or --all." in aimless.stderr
-    assert "Replay 1 dead letters?" in refused.stdout
+    assert f"Replay 1 dead letter (1 in {desk.dead_queue('classic')})?" in refused.stdout
     assert "'fast' is not a rate: 50/s, 600/m or 100/h." in no_rate.stderr
     assert found.stdout.splitlines() == [f"replayed a to {desk.work['classic']}", "1 replayed"]
-    assert "1 not found" in found.stderr
+    assert "\nNot found: task id missing.\n" in found.stderr
     assert "audit dead replay by=" in found.stderr
     assert taken(desk, "classic") == ["a"]
 
@@ -150,6 +128,24 @@ def test_ten_kills_in_the_middle_lose_nothing_and_double_one_each_at_most(desk):
     assert sum(there.values()) - len(expected) <= 10
 
 
+def test_a_replay_whose_output_nobody_reads_stops_says_so_and_loses_nothing(desk):
+    for number in range(150):
+        desk.bury(str(number))
+    desk.lying(150)
+
+    with desk.popen("replay", "--all", "--yes") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read().splitlines()
+
+    assert process.returncode == 1
+    assert told[0].startswith("audit dead replay by=")
+    assert told[1:] == ["Stopped: nobody reads the output any more."]
+    there = taken(desk, "classic")
+    desk.lying(150 - len(there))
+    assert not set(there) & set(desk.dead_ids("classic"))
+
+
 def test_ctrl_c_in_the_middle_loses_and_doubles_nothing_and_two_operators_at_once_do_no_harm(desk):
     expected = {f"{kind}-{number}" for kind in ("classic", "quorum") for number in range(60)}
     for name in sorted(expected):
@@ -194,7 +190,8 @@ def test_the_rest_stays_dead_when_canaries_die_again(staffed_desk):
         desk.bury(f"bad-{number}", task="project.fail", args=["still broken"], headers={"ignore_result": True})
     desk.lying(5)
 
-    stopped = desk.shell("replay", "--all", "--canary", "2", "--stop-on-fail", "50%", "--yes", code=1)
+    words = ("--canary", "2", "--stop-on-fail", "50%", "--silence-is-success")
+    stopped = desk.shell("replay", "--all", *words, "--yes", code=1)
 
     assert "Stopped: the canaries say 2 died again. The rest is still dead." in stopped.stderr
     eventually(lambda: len(desk.letters("classic")) == 5)
@@ -203,15 +200,50 @@ def test_the_rest_stays_dead_when_canaries_die_again(staffed_desk):
     desk.clear()
 
 
-def test_a_canary_without_result_is_not_known_and_silence_is_success_only_by_word(staffed_desk):
+def test_canaries_that_store_no_result_are_not_even_sent_and_silence_is_success_only_by_word(staffed_desk):
     desk = staffed_desk
     for number in range(4):
         desk.bury(f"mute-{number}", headers={"ignore_result": True})
     desk.lying(4)
 
-    stopped = desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "1", "--yes", code=1)
+    stopped = desk.dlx("replay", "--all", "--canary", "2", "--yes", code=1)
+    desk.lying(4)
     trusted = desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "1", "--silence-is-success", "--yes")
 
-    assert "1 not known after 1 s" in stopped.stderr
-    assert "--silence-is-success" in stopped.stderr
-    assert trusted.stdout.splitlines()[-1] == "3 replayed"
+    assert "2 of 2 canaries store no result (ignore_result)" in stopped.stderr
+    assert "Nothing was moved" in stopped.stderr
+    assert trusted.stdout.splitlines()[-1] == "4 replayed"
+
+
+def test_a_canary_that_nobody_has_run_in_time_is_not_known(desk):
+    desk.bury("a")
+    desk.bury("b")
+    desk.lying(2)
+
+    stopped = desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "0.5", "--yes", code=1)
+
+    assert "1 not known after 0.5 s" in stopped.stderr
+    assert "Wait longer with --canary-wait" in stopped.stderr
+    desk.lying(1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "why"),
+    [
+        ("disabled://", "this app has no result backend"),
+        ("rpc://", "rpc:// gives a result to nobody but the sender"),
+        ("redis://127.0.0.1:1/0", "the result backend does not answer (ConnectionError)"),
+        ("nonsense://", "the result backend does not answer ("),
+    ],
+)
+def test_canaries_whom_nobody_could_see_succeed_are_refused_before_anything_moves(desk, backend, why):
+    desk.bury("a")
+    desk.lying(1)
+    app = Celery("blind", config_source={**desk.project.conf, "result_backend": backend}, set_as_current=False)
+
+    refused = desk.dlx("replay", "--all", "--canary", "1", "--yes", app=app, code=2)
+
+    assert f"cannot: {why}" in refused.stderr
+    assert "result_backend" in refused.stderr
+    assert "--silence-is-success" in refused.stderr
+    desk.lying(1)

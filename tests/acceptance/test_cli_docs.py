@@ -71,8 +71,13 @@ class Shop:
         text = re.sub(r"by=\S+", "by=ops@app3", text)
         text = re.sub(r", in \d+ s$", ", in 42 s", text, flags=re.MULTILINE)
         # Counts and rates of the HTTP API are some seconds old.
-        row = r"^((?:work|wait|dead|orphans)\t\S+\t\S+)\t\S+\t(\d+)\t\S+\t\S+\t"
-        return re.sub(row, r"\1\t0\t\2\t0.0\t0.0\t", text, flags=re.MULTILINE)
+        row = r"^(work|wait|dead|orphans)\t(\S+\t\S+)\t\S+\t(\d+)\t\S+\t\S+\t"
+        return re.sub(
+            row,
+            lambda it: f"{it[1]}\t{it[2]}\t0\t{it[3]}\t0.0\t{'0.0' if it[1] == 'work' else '-'}\t",
+            text,
+            flags=re.MULTILINE,
+        )
 
     def prepare(self, command):
         """What happened before the command of the page."""
@@ -107,9 +112,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(broker, management, prefix, tmp_path):
-    if management is None:
-        pytest.skip("no HTTP API")
+def shop(broker, http_api, prefix, tmp_path):
+    assert http_api
     it = Shop(broker, prefix, tmp_path)
     yield it
     it.close()

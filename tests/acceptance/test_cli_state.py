@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import sys
 import time
 
+import kombu.transport
 import pytest
+from kombu.connection import Connection
+from kombu.utils.url import url_to_parts
 from support import eventually
 
-from tests.acceptance.commandline import CommandLine, invoke
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.core.topology import WorkQueue, around
+from tests.acceptance.commandline import invoke
 from tests.worker.stage import stage
 
 WAIT_SECONDS = 600
@@ -20,15 +26,6 @@ WAIT_SECONDS = 600
 def project(request):
     with stage(request) as it:
         yield it
-
-
-@pytest.fixture(scope="module")
-def dlx(project, broker, management):
-    if management is None:
-        pytest.skip("no HTTP API")
-    it = CommandLine(project, broker)
-    yield it
-    it.close()
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +52,47 @@ def test_the_status_counts_what_works_waits_and_is_dead(project, dlx, waiting):
     assert "3 waiting in 1 lane, 1 dead, 0 orphans; next wake-up 20" in dlx("status")
 
 
+def test_the_status_shows_queues_that_only_a_worker_names_and_those_that_were_named_alone(project, dlx, waiting):
+    assert waiting
+    other = WorkQueue(name=f"{project.prefix}.only-by-q")
+    with Connection(project.url) as connection:
+        connection.default_channel.queue_declare(other.name, durable=True, auto_delete=False)
+        declare(connection, around(project.names, other))
+
+    everything, named = dlx.json("status"), dlx.json("status", "-Q", project.queue)
+    dead, others_dead = (project.names.dead_letters(name) for name in (project.queue, other.name))
+    lane = project.grid_lane(WAIT_SECONDS * 1000)
+
+    assert [it["queue"] for it in everything][:3] == [project.queue, other.name, lane]
+    assert {it["queue"] for it in everything if it["role"] == "dead"} == {dead, others_dead}
+    assert {it["queue"] for it in named if it["role"] in {"work", "dead"}} == {project.queue, dead}
+
+
+def test_what_nobody_takes_out_has_no_rate_out_however_often_we_look(project, dlx, waiting):
+    assert waiting
+    found = [dlx.json("status") for _ in range(3)][-1]
+
+    assert {it["role"] for it in found if it["out_per_second"] is None} >= {"wait", "dead", "orphans"}
+    assert project.queue in {it["queue"] for it in found if it["out_per_second"] is not None}
+
+
+def test_json_has_the_lanes_that_the_table_has(project, dlx, waiting):
+    assert waiting
+    for words in ([], ["--all"]):
+        rows = [line.split("\t") for line in dlx("status", *words).splitlines()]
+
+        assert [it["queue"] for it in dlx.json("status", *words)] == [row[1] for row in rows[1:] if len(row) > 1]
+    assert project.lane(180_000) in {it["queue"] for it in dlx.json("status", "--all")}
+    assert project.lane(180_000) not in {it["queue"] for it in dlx.json("status")}
+
+
+@pytest.mark.parametrize("words", ["waiting list -q nowhere", "status -Q nowhere", "policy -Q nowhere"])
+def test_a_work_queue_that_does_not_exist_is_told_and_exit_code_1(dlx, waiting, words):
+    assert waiting
+
+    assert dlx(*words.split(), code=1).endswith("Not found: work queue nowhere.\n")
+
+
 def test_who_waits_is_listed_and_filtered(project, dlx, waiting):
     listed = dlx.json("waiting", "list")
 
@@ -62,6 +100,8 @@ def test_who_waits_is_listed_and_filtered(project, dlx, waiting):
     assert {(it["task"], it["queue"], it["retry"]) for it in listed} == {("project.heal", project.queue, 1)}
     assert len(dlx.json("waiting", "list", "--task", "*.heal", "-q", project.queue, "--limit", "2")) == 2
     assert dlx.json("waiting", "list", "--task", "shop.*") == []
+    assert dlx.json("waiting", "list", "-q", "nobody*") == []
+    assert dlx.json("waiting", "list", "-q", f"{project.queue}.dead") == []
     assert waiting[0].id in dlx("waiting")
 
 
@@ -129,10 +169,23 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_broker_that_is_down_is_one_sentence_without_its_password(words):
-    done = invoke("-b", "amqp://shop:geheim@127.0.0.1:1//", "dlx", *words.split())
+    done = invoke("-b", "amqp://shop:geheim@127.0.0.1:1/shop", "dlx", *words.split())
 
     assert done.exit_code == 1
-    assert done.output == "Error: The broker cannot be reached: [Errno 111] Connection refused.\n"
+    assert done.output == (
+        "Error: The broker at 127.0.0.1:1, virtual host 'shop', cannot be used: [Errno 111] Connection refused.\n"
+    )
+
+
+def test_all_hosts_of_a_failover_url_are_named_and_a_login_that_is_refused_is_no_more_telling(broker):
+    port = url_to_parts(broker.url).port
+
+    hosts = invoke("-b", "amqp://shop:geheim@127.0.0.1:1//;amqp://shop:geheim@[::1]:2/x", "dlx", "status")
+    login = invoke("-b", f"amqp://shop:geheim@127.0.0.1:{port}//", "dlx", "status")
+
+    assert "The broker at 127.0.0.1:1, virtual host '/' or [::1]:2, virtual host 'x', cannot be used" in hosts.output
+    assert f"The broker at 127.0.0.1:{port}, virtual host '/', cannot be used: (0, 0): (403) ACCESS" in login.output
+    assert "geheim" not in hosts.output + login.output
 
 
 def test_a_plan_needs_no_broker():
@@ -142,15 +195,39 @@ def test_a_plan_needs_no_broker():
     assert "\nqueue\t" in done.output
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, "plan", "dead list", "dead replay --all --yes"])
-def test_another_broker_is_one_sentence(words):
+OTHERS = ["plan", "watch", "dead list", "dead replay --all --yes", "dead show x", "dead edit x", "dead import - --yes"]
+
+
+@pytest.mark.parametrize("words", [*(words for words in COMMANDS if words != "doctor"), *OTHERS])
+def test_another_broker_is_one_sentence_and_a_wrong_option(words):
     done = invoke("-b", "memory://", "dlx", *words.split())
 
-    assert done.exit_code == 1
-    assert ("The broker is not RabbitMQ" in done.output) != ("not-rabbitmq" in done.output)
+    assert done.exit_code == 2
+    assert "Error: The broker is not RabbitMQ, its transport is 'memory'" in done.output
 
 
-@pytest.mark.parametrize("words", ["waiting run", "plan --format visio", "watch --interval 0", "status --nonsense"])
+def test_help_needs_no_broker():
+    assert invoke("-b", "memory://", "dlx", "dead", "list", "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("transport", ["redis", "sqs", "zookeeper", "nonsense"])
+def test_a_transport_that_is_not_installed_is_no_traceback_either(transport, monkeypatch):
+    monkeypatch.setattr("kombu.transport.redis.redis", None)
+    monkeypatch.setitem(sys.modules, "kombu.transport.SQS", None)
+    monkeypatch.delitem(kombu.transport._transport_cache, transport, raising=False)
+
+    status, doctor = (invoke("-b", f"{transport}://localhost", "dlx", *words) for words in (["status"], ["doctor"]))
+
+    assert status.exit_code == 2
+    assert f"The broker is not RabbitMQ, its transport is '{transport}'" in status.output
+    assert doctor.exit_code == 1
+    assert f"not-rabbitmq\tThe broker transport is '{transport}'." in doctor.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["waiting run", "plan --format visio", "plan --format mermaid --json", "watch --interval 0", "status --nonsense"],
+)
 def test_a_wrong_option_is_exit_code_2(words):
     done = invoke("-b", "amqp://shop:geheim@127.0.0.1:1//", "dlx", *words.split())
 

@@ -11,7 +11,7 @@ from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.topology import lane
-from tests.acceptance.commandline import CommandLine
+from tests.acceptance.commandline import CommandLine, invoke
 from tests.worker.stage import stage
 
 
@@ -19,15 +19,6 @@ from tests.worker.stage import stage
 def project(request):
     with stage(request) as it:
         yield it
-
-
-@pytest.fixture(scope="module")
-def dlx(project, broker, management):
-    if management is None:
-        pytest.skip("no HTTP API")
-    it = CommandLine(project, broker)
-    yield it
-    it.close()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +53,7 @@ def test_drift_is_told_and_is_exit_code_1(dlx, declared, project):
     printed = dlx("check", code=1)
 
     assert f"missing\texchange\t{lane_name}\tThe exchange '{lane_name}' does not exist.\tRun" in printed
-    assert printed.endswith("\n1 difference\n")
+    assert printed.endswith("\n1 difference.\n")
     dlx("declare")
 
 
@@ -86,8 +77,40 @@ def test_the_ladder_is_in_the_plan_if_asked_for_and_no_longer_missing_once_decla
 
     assert rungs == {project.names.rung(100, number) for number in range(29)}
     assert {it["name"] for it in dlx.json("check", "--ladder", code=1) if it["kind"] == "missing"} == rungs
-    dlx("declare", "--ladder")
+    (told,) = dlx.json("declare", "--ladder")
+    assert (told["prefix"], told["queues"]) == (project.prefix, sum(it["object"] == "queue" for it in whole))
     assert "All of it stands." in dlx("check", "--ladder")
+
+
+def test_a_ladder_that_stands_is_checked_without_asking(dlx, declared, project):
+    assert declared
+    dlx("declare", "--ladder")
+    lowest, third = (project.names.rung(100, number) for number in (0, 3))
+    with Connection(project.url) as connection:
+        channel = connection.default_channel
+        channel.queue_delete(lowest)
+        channel.queue_unbind(third, third, arguments={"x-match": "all", "dlx-rung-03": True})
+        channel.queue_bind(third, third, arguments={"x-match": "all", "dlx-rung-04": True})
+
+    checked = {it["name"]: it for it in dlx.json("check", code=1)}
+    facts = {it["fact"] for it in dlx.json("doctor", code=1) if it["code"] == "drift"}
+
+    assert {name: it["kind"] for name, it in checked.items()} == {lowest: "missing", f"{third} -> {third}": "unbound"}
+    assert "x-match=all dlx-rung-03=True" in checked[f"{third} -> {third}"]["fact"]
+    assert facts == {it["fact"] for it in checked.values()}
+    dlx("declare", "--ladder")
+
+
+def test_who_may_not_configure_is_told_that_the_type_is_not_known(limited_url, prefix):
+    with Connection(limited_url.replace(f"{prefix}-user:secret", "guest:guest")) as connection:
+        connection.default_channel.queue_declare(prefix, durable=True, auto_delete=False)
+
+    done, plan = (invoke("-b", limited_url, "dlx", command, "-Q", prefix) for command in ("check", "plan"))
+
+    assert f"Note: The type of the work queue '{prefix}' is not known: " in plan.output
+    assert done.exit_code == 1
+    assert f"unchecked\tqueue\t{prefix}\tThe type of the work queue '{prefix}' is not known: the broker" in done.output
+    assert done.output.splitlines()[-1].endswith(" not checked.")
 
 
 def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declared, project, broker, management):
@@ -133,14 +156,17 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
         for delay_ms in (77_000, 78_000):
             declare(connection, lane(project.names, delay_ms))
         connection.Producer().publish("x", routing_key=full)
-    eventually(lambda: {stray, full} <= {it["queue"] for it in dlx.json("status") if it["exists"]})
+    eventually(lambda: project.depth(full) == 1)
+    eventually(lambda: {stray, full} <= {it["queue"] for it in dlx.json("status", "--all") if it["exists"]})
 
     dlx("prune", code=1)  # nobody answers the question
     dry = dlx.json("prune", "--dry-run")
     done = dlx.json("prune", "--yes")
+    again = dlx("prune", "--yes")
 
     assert dry == [{"lane": stray, "deleted": False, "reason": ""}]
     assert done == [{"lane": stray, "deleted": True, "reason": ""}]
+    assert "\n0 empty lanes deleted; 1 lane kept, in which something waits or which somebody uses; lanes that" in again
     assert (project.depth(stray), project.depth(full), project.depth(project.lane(180_000))) == (None, 1, 0)
 
 

@@ -128,7 +128,7 @@ def test_the_diff_adopts_a_celery_app_in_at_most_15_lines(tmp_path):
 
 def test_the_dead_letters_in_the_readme_are_what_the_command_prints(broker, prefix):
     promised = only(README, "console").split("\n", 1)
-    with Connection(broker.url) as connection:
+    with Connection(broker.url, transport_options={"confirm_publish": True}) as connection:
         connection.channel().queue_declare(f"{prefix}.dead", durable=True, auto_delete=False)
         for letter in DEAD_LETTERS:
             connection.Producer().publish("", routing_key=f"{prefix}.dead", headers=letter)

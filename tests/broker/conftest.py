@@ -113,19 +113,6 @@ def bench(broker, prefix) -> Iterator[Bench]:
         yield Bench(url=broker.url, prefix=prefix, stack=stack)
 
 
-@pytest.fixture
-def limited_url(bench, management) -> Iterator[str]:
-    """The URL of a user who may publish and consume everything and configure nothing."""
-    if management is None:
-        pytest.skip("users are made over the HTTP API")
-    user = f"{bench.prefix}-user"
-    management.call("PUT", f"/users/{user}", {"password": "secret", "tags": ""})
-    permissions = {"configure": "", "write": ".*", "read": ".*"}
-    management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
-    yield bench.url.replace("//guest:guest@", f"//{user}:secret@")
-    management.call("DELETE", f"/users/{user}")
-
-
 @pytest.fixture(params=["classic", "quorum"])
 def kind(request, bench) -> str:
     bench.use(request.param)

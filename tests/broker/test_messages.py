@@ -42,6 +42,7 @@ def move(bench, message, queue):
 
 def looked_at(bench, queue):
     """The message as it lies in a queue, as whoever browses has it."""
+    eventually(lambda: bench.depth(queue))  # somebody may have looked at it a moment ago
     (letter,) = browse(bench.connection, queue)
     return letter.message
 

@@ -177,6 +177,12 @@ def test_asking_for_the_type_of_an_absent_queue_does_not_make_it(bench):
     assert bench.depth(f"{bench.prefix}.absent") is None
 
 
+def test_who_may_not_configure_a_queue_is_not_told_its_type(bench, limited_url, kind):
+    queue = Queue(bench.queue(kind=kind))
+
+    assert found_kind(bench.connect(url=limited_url), queue) is None
+
+
 def test_the_type_of_a_queue_with_a_long_name_is_found(bench, kind):
     queue = Queue(f"{bench.prefix}.{'n' * 180}", queue_arguments={"x-queue-type": kind})
     queue(bench.connection.default_channel).declare()

@@ -11,7 +11,7 @@ from support import eventually
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.broker.waiting import take, waiting
-from celery_dlx_retry.core.headers import Failure, with_failure
+from celery_dlx_retry.core.headers import PARKED_AT, Failure, with_failure
 from celery_dlx_retry.core.topology import Lane, lane
 from celery_dlx_retry.errors import CannotLook, Missing, Unroutable
 
@@ -32,11 +32,12 @@ class Road:
         self._channel = bench.connect().channel()
         self._channel.confirm_select()
 
-    def send(self, *ids):
+    def send(self, *ids, failed_at_ms=None, **more):
         """Into the lane, as a worker does; returns when the broker has them."""
         for each in ids:
-            failure = Failure(attempt=1, at_ms=now_ms(), error="OSError: down", delay_ms=self.delay_ms, worker="w@h")
-            headers = {"id": each, "task": "shop.charge", "retries": 1, **with_failure({}, failure)}
+            at_ms = failed_at_ms or now_ms()
+            failure = Failure(attempt=1, at_ms=at_ms, error="OSError: down", delay_ms=self.delay_ms, worker="w@h")
+            headers = {"id": each, "task": "shop.charge", "retries": 1, **with_failure({}, failure), **more}
             message = RawMessage(f"body of {each}", application_headers=headers, delivery_mode=2)
             self.sent[each] = time.monotonic()
             self._channel.basic_publish_confirm(message, exchange=self.lane.name, routing_key=self.work.name)
@@ -82,6 +83,17 @@ def test_who_waits_is_told_with_work_queue_and_due_time_next_one_first(road, ben
         ("shop.charge", road.work.name, road.lane.name, 1, "OSError: down")
     }
     assert all(before + DELAY_MS <= task.due_ms <= now_ms() + DELAY_MS for task in found)
+
+
+def test_a_task_that_its_breaker_parked_is_due_when_that_is_asked_again(road, bench):
+    hours_ago, before = now_ms() - 3_600_000, now_ms()
+    road.send("parked", failed_at_ms=hours_ago, **{PARKED_AT: before})
+    road.send("failed since", **{PARKED_AT: hours_ago})
+
+    parked, failed = waiting(bench.connection, road.lane)
+
+    assert (parked.parked, parked.due_ms) == (True, before + DELAY_MS)
+    assert (failed.parked, failed.due_ms >= before + DELAY_MS) == (False, True)
 
 
 def test_a_look_changes_neither_order_nor_due_time(road, bench):

@@ -10,24 +10,42 @@ import pytest
 from celery_dlx_retry.core.attach import dead_letter_policy
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.drift import overridden, unbound
+from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
 
 NAMES = Names(kind="classic")
 
 
+def bound(exchange, queue, routing_key, *arguments):
+    return BindingSpec(exchange=exchange, queue=queue, routing_key=routing_key, arguments=arguments)
+
+
 def test_a_binding_that_was_not_found_is_unbound():
     topology = around(NAMES, WorkQueue(name="orders"))
+    found = {bound("dlx.v1.dead", "orders.dead", "orders"), bound("dlx.v1.return.classic", "orders", "x")}
 
-    (drift,) = unbound(topology, {("dlx.v1.dead", "orders.dead", "orders"), ("dlx.v1.return.classic", "orders", "x")})
+    (drift,) = unbound(topology, found)
 
     assert (drift.kind, drift.object, drift.name) == ("unbound", "binding", "dlx.v1.return.classic -> orders")
     assert "'orders'" in drift.fact
 
 
 def test_bindings_that_were_found_are_no_drift():
-    topology = Topology(bindings=(BindingSpec(exchange="x", queue="q", routing_key="k"),))
+    topology = Topology(bindings=(bound("x", "q", "k"),))
 
-    assert list(unbound(topology, {("x", "q", "k"), ("x", "other", "k")})) == []
+    assert list(unbound(topology, {bound("x", "q", "k"), bound("x", "other", "k")})) == []
+
+
+def test_a_binding_with_other_arguments_is_another_one():
+    rung = rungs(NAMES, Ladder(resolution_ms=100, rungs=1))
+    (wanted,) = rung.bindings
+    sorted_as_found = bound(wanted.exchange, wanted.queue, "", ("dlx-rung-00", True), ("x-match", "all"))
+    other = bound(wanted.exchange, wanted.queue, "", ("dlx-rung-01", True), ("x-match", "all"))
+
+    (drift,) = unbound(rung, {other})
+
+    assert drift.fact.endswith("with the routing key '' and x-match=all dlx-rung-00=True.")
+    assert list(unbound(rung, {sorted_as_found})) == []
 
 
 @pytest.mark.parametrize(

@@ -178,12 +178,8 @@ def test_two_resolutions_share_no_name():
 def test_a_longer_range_only_adds_rungs():
     shorter, longer = (rungs(NAMES, Ladder(resolution_ms=100, rungs=count)) for count in (3, 5))
 
-    assert shorter | longer == Topology(
-        exchanges=shorter.exchanges + longer.exchanges[3:],
-        queues=shorter.queues + longer.queues[3:],
-        bindings=shorter.bindings + longer.bindings[3:],
-    )
-    assert len(longer.queues) == 5
+    assert shorter | longer == longer
+    assert len(longer.queues) - len(shorter.queues) == 2
 
 
 def test_rungs_do_not_go_along_when_a_message_is_published_again():

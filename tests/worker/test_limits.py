@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
 from celery import Celery, chain
+from kombu.connection import Connection
 from support import eventually, put
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.broker.waiting import waiting as who_waits
 from tests.worker.stage import stage
 
 MOST_WAITING = 12
@@ -195,6 +198,10 @@ def test_without_a_policy_every_error_is_a_failure_to_the_breaker(project, send,
 
     eventually(lambda: waiting(project, 64_000) == 1)
     assert project.records(id=parked.id) == []
+    with Connection(project.url) as connection:
+        (told,) = who_waits(connection, project.names.lane_of(project.lane(64_000)))
+    assert (told.task_id, told.parked) == (parked.id, True)
+    assert 0 < told.due_ms - time.time() * 1000 <= 64_000
 
 
 @pytest.mark.parametrize("why", ["gives up", "is let fail", "is dead by policy"])

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
@@ -32,16 +33,35 @@ _POLL_SECONDS = 0.2
 _REST_PER_LOOK = 9
 
 
+def blindness(app: Any) -> str:
+    """Why no canary could be seen to succeed, whatever it does; empty if it could."""
+    try:
+        backend = app.backend
+        if isinstance(backend, DisabledBackend):
+            return "this app has no result backend"
+        if isinstance(backend, RPCBackend):
+            return "rpc:// gives a result to nobody but the sender of the task"
+        if backend.serializer == "pickle":
+            return "this app's results are pickles, which are never opened here"
+        backend.get_task_meta(str(uuid4()), cache=False)
+    except Exception as exc:  # noqa: BLE001 - any backend, with errors of its own
+        return f"the result backend does not answer ({type(exc).__name__})"
+    return ""
+
+
 @dataclass(slots=True)
 class Canaries:
     """Those that were sent ahead, with what was known of each before."""
 
     app: Any
     to_queue: str | None
+    _is_blind: bool
     _replays: dict[str, int] = field(default_factory=dict)
     _stored: dict[str, Any] = field(default_factory=dict)
     _queues: set[str] = field(default_factory=set)
     outcomes: dict[str, str] = field(default_factory=dict)
+    #: Those that will not store a result.
+    mute: set[str] = field(default_factory=set)
 
     def remember(self, letters: Iterable[DeadMessage]) -> None:
         """Note how things are before these are replayed."""
@@ -52,6 +72,8 @@ class Canaries:
             self._stored[task_id] = self._result(task_id)
             self._queues.add(names.dead_letters(self.to_queue or letter.record.family))
             self.outcomes[task_id] = UNKNOWN
+            if self._is_mute(letter):
+                self.mute.add(task_id)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -94,12 +116,18 @@ class Canaries:
             elif result[0] in {"FAILURE", "REVOKED"}:
                 self.outcomes[task_id] = FAILED
 
+    def _is_mute(self, letter: DeadMessage) -> bool:
+        told = letter.message.headers.get("ignore_result")
+        if told is not None:
+            return bool(told)
+        task = self.app.tasks.get(letter.record.task)
+        return bool(self.app.conf.task_ignore_result if task is None else task.ignore_result)
+
     def _result(self, task_id: str) -> tuple[str, str] | None:
-        backend = self.app.backend
-        if isinstance(backend, (DisabledBackend, RPCBackend)) or backend.serializer == "pickle":
-            return None  # nobody knows; or only whoever sent it; or a pickle would be opened
+        if self._is_blind:
+            return None
         try:
-            stored = backend.get_task_meta(task_id, cache=False)
+            stored = self.app.backend.get_task_meta(task_id, cache=False)
         except Exception:  # noqa: BLE001 - any backend, with errors of its own; then its word is missing
             return None
         return str(stored.get("status")), str(stored.get("date_done"))

@@ -14,7 +14,9 @@ from celery.utils.saferepr import saferepr
 from celery_dlx_retry.broker.moves import rewrite
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.dead.selection import Selection
-from celery_dlx_retry.cli.output import json_line, json_option, one_sentence, printable, yes_option
+from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.output import json_line, json_option, printable, yes_option
+from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.payload import edited, payload_of, restored
 from celery_dlx_retry.errors import Unfitting
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 @click.command("edit")
 @click.argument("task_id")
 @click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Look only into this work queue's.")
+@management_option
 @click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="This argument, instead of an editor.")
 @click.option("--undo", is_flag=True, help="Bring back what it was before the first edit.")
 @click.option("--no-check", is_flag=True, help="Do not ask the task's signature, which may not be known here.")
@@ -39,6 +42,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
     ctx: click.Context,
     task_id: str,
     queues: tuple[str, ...],
+    management_url: str | None,
     changes: tuple[str, ...],
     *,
     undo: bool,
@@ -50,8 +54,9 @@ def edit_dead(  # noqa: PLR0913 - one per option
     if undo and changes:
         raise click.UsageError("Give --set or --undo, not both.")
     app = ctx.obj.app
-    selection = Selection(app=app, named=queues, chosen=LetterFilter(ids=frozenset([task_id])))
-    with one_sentence():
+    chosen = LetterFilter(ids=frozenset([task_id]))
+    selection = Selection(app=app, named=queues, chosen=chosen, management_url=management_url)
+    with one_sentence(app):
         found = _found(app, selection)
         if found is None:
             click.echo(f"No dead letter has the task id {printable(task_id)}.", err=True)
@@ -69,6 +74,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
             changed = edited(found.message, wanted, argsrepr=saferepr(wanted.args), kwargsrepr=saferepr(wanted.kwargs))
         if not yes:
             click.confirm(f"Change {printable(task_id)} in {found.queue}?", abort=True)
+        changes_something()
         count = _swap(app, found, changed)
     outcome = "restored" if undo else "edited"
     if as_json:

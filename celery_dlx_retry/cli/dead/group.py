@@ -10,14 +10,11 @@ from celery_dlx_retry.cli.dead.purging import purge_dead
 from celery_dlx_retry.cli.dead.replaying import replay_dead
 from celery_dlx_retry.cli.dead.showing import show_dead
 from celery_dlx_retry.cli.dead.transfer import export_dead, import_dead
-from celery_dlx_retry.cli.target import insist_on_rabbitmq
 
 
 @click.group()
-@click.pass_context
-def dead(ctx: click.Context) -> None:
+def dead() -> None:
     """Dead letters: see, understand, repair."""
-    insist_on_rabbitmq(ctx.obj.app)
 
 
 for command in (list_dead, group_dead, show_dead, replay_dead, edit_dead, purge_dead, export_dead, import_dead):

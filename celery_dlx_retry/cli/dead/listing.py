@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.cli.dead.selection import selects
-from celery_dlx_retry.cli.output import json_line, json_option, printable, table, time_of
+from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, time_of
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.groups import grouped
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.cli.dead.selection import Selection
     from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.core.groups import Group
 
+_IDS = ("group", "sample")
 _SORTS: dict[str, Callable[[DeadMessage], Any]] = {
     "died": lambda letter: letter.record.died_at_ms,
     "task": lambda letter: letter.record.task,
@@ -34,13 +36,13 @@ _SORTS: dict[str, Callable[[DeadMessage], Any]] = {
 @click.option("--reverse", is_flag=True, help="With --sort: the last first.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
 @json_option
-def list_dead(
-    _ctx: click.Context, selection: Selection, *, sort: str | None, limit: int, reverse: bool, as_json: bool
+def list_dead(  # noqa: PLR0913 - one per option
+    ctx: click.Context, selection: Selection, *, sort: str | None, limit: int, reverse: bool, as_json: bool
 ) -> None:
     """Show dead letters; they stay where they are."""
-    counted = _Counted()
+    counter = _Counter()
     with selection.reading() as letters:
-        found = counted(letters)
+        found = counter(letters)
         if sort:
             # No more than the limit is ever in memory.
             choose = heapq.nlargest if reverse else heapq.nsmallest
@@ -50,22 +52,30 @@ def list_dead(
         for letter in shown:
             json_line(facts_of(letter)) if as_json else click.echo(_text(letter))
     if not as_json:
-        more = f", {limit} shown" if counted.count > limit else ""
-        click.echo(f"{counted.count} dead {'letter' if counted.count == 1 else 'letters'}{more}")
+        more = f", {limit} shown" if counter.count > limit else ""
+        click.echo(f"{counted(counter.count, 'dead letter')}{more}")
+    if selection.tells_missing():
+        ctx.exit(1)
 
 
 @click.command("groups")
 @selects
 @json_option
-def group_dead(_ctx: click.Context, selection: Selection, *, as_json: bool) -> None:
+def group_dead(ctx: click.Context, selection: Selection, *, as_json: bool) -> None:
     """Count dead letters by what failed where: exception type and innermost frame of your own code."""
     with selection.reading() as letters:
         groups = grouped(letters)
     if as_json:
         for group in groups:
             json_line(group.facts)
-        return
-    rows = [
+    else:
+        table(("group", "count", "error", "where", "first died", "last died", "sample"), _rows(groups), whole=_IDS)
+    if selection.tells_missing():
+        ctx.exit(1)
+
+
+def _rows(groups: list[Group]) -> list[tuple[object, ...]]:
+    return [
         (
             group.fingerprint.group,
             group.count,
@@ -77,10 +87,9 @@ def group_dead(_ctx: click.Context, selection: Selection, *, as_json: bool) -> N
         )
         for group in groups
     ]
-    table(("group", "count", "error", "where", "first died", "last died", "sample"), rows)
 
 
-class _Counted:
+class _Counter:
     """Passes letters on and counts them."""
 
     def __init__(self) -> None:

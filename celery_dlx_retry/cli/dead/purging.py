@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,9 @@ import click
 
 from celery_dlx_retry.broker.moves import discard
 from celery_dlx_retry.cli.audit import audit
-from celery_dlx_retry.cli.dead.selection import selects
-from celery_dlx_retry.cli.output import json_line, json_option, one_sentence, progress, yes_option
+from celery_dlx_retry.cli.dead.selection import described, selects
+from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.output import json_line, json_option, progress, yes_option
 
 if TYPE_CHECKING:
     from celery_dlx_retry.cli.dead.selection import Selection
@@ -24,17 +26,18 @@ if TYPE_CHECKING:
 @json_option
 def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, yes: bool, as_json: bool) -> None:
     """Delete dead letters for good; export them first if you may want them back."""
-    if selection.is_everything != everything:
-        raise click.UsageError("Give task ids, filters, or --all.")
+    selection.insist(everything=everything)
+    selection.only_known = True
     purged = 0
     missing = set(selection.chosen.ids)
-    with one_sentence(), ctx.obj.app.connection_for_read() as connection:
+    with one_sentence(ctx.obj.app), ctx.obj.app.connection_for_read() as connection:
         if not yes:
             with progress("reading", selection.total(connection)) as step:
-                count = sum(1 for _ in selection.letters(connection, step))
-            if count:
-                click.confirm(f"Delete {count} dead letters for good?", abort=True)
+                found = Counter(letter.queue for letter in selection.letters(connection, step))
+            if found:
+                click.confirm(f"Delete {described(found)} for good?", abort=True)
         queues = selection.queues(connection)
+        changes_something()
         try:
             with progress("deleting", sum(queues.values())) as step:
                 for queue in queues:
@@ -46,9 +49,8 @@ def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, ye
         finally:
             audit("dead purge", purged=purged, queues=",".join(queues))
     if as_json:
-        json_line({"purged": purged, "not_found": sorted(missing)})
+        json_line({"purged": purged, "not_found": [*sorted(missing), *selection.absent_groups]})
     else:
         click.echo(f"{purged} purged")
-    if missing:
-        click.echo(f"{len(missing)} not found", err=True)
+    if selection.tells_missing(missing):
         ctx.exit(1)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
 from celery_dlx_retry.cli.audit import audit
-from celery_dlx_retry.cli.dead.canary import SUCCEEDED, UNKNOWN, Canaries
+from celery_dlx_retry.cli.dead.canary import SUCCEEDED, UNKNOWN, Canaries, blindness
 from celery_dlx_retry.cli.dead.replay_run import ReplayRun
-from celery_dlx_retry.cli.dead.selection import amount, selects
-from celery_dlx_retry.cli.output import json_option, one_sentence, printable, progress, yes_option
+from celery_dlx_retry.cli.dead.selection import amount, described, selects
+from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.output import json_option, printable, progress, yes_option
 from celery_dlx_retry.core.amounts import Pace, rate_per_second, share
 
 if TYPE_CHECKING:
@@ -64,45 +66,71 @@ def replay_dead(  # noqa: PLR0913 - one per option
     as_json: bool,
 ) -> None:
     """Put dead letters back on their work queues. Stopped in the middle? Run it again: it goes on."""
-    if selection.is_everything != everything:
-        raise click.UsageError("Give task ids, filters, or --all.")
+    selection.insist(everything=everything)
+    is_blind = _is_blind(selection, silence_is_success=silence_is_success) if canary else False
     run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Pace(rate) if rate else None, as_json=as_json)
-    stopped = ""
-    with one_sentence(), ctx.obj.app.connection_for_read() as connection:
+    stopped, has_read_all = "", False
+    with one_sentence(ctx.obj.app), ctx.obj.app.connection_for_read() as connection:
         if dry_run or not yes:
-            count = _plan(connection, selection, run, aloud=dry_run)
+            found = _plan(connection, selection, run, aloud=dry_run)
             if dry_run:
-                _tell_missing(run)
-                ctx.exit(1 if run.missing else 0)
+                ctx.exit(1 if selection.tells_missing(run.missing) else 0)
             run.forget()
-            if count:
-                click.confirm(f"Replay {count} dead letters?", abort=True)
+            if found:
+                click.confirm(f"Replay {described(found)}?", abort=True)
+        changes_something()
         try:
             if canary:
-                judge = _Judge(most_failed=stop_on_fail, wait=canary_wait, silence_is_success=silence_is_success)
+                judge = _Judge(
+                    most_failed=stop_on_fail,
+                    wait=canary_wait,
+                    silence_is_success=silence_is_success,
+                    is_blind=is_blind,
+                )
                 stopped = judge(connection, run, selection, canary)
             if not stopped:
                 with progress("replaying", selection.total(connection)) as step:
                     run.go(connection, step)
+                has_read_all = True
         finally:
             audit("dead replay", replayed=run.replayed, kept=run.kept, to=to_queue or "origin", detached=detach)
-            _tell(run, stopped)
-    if stopped or run.kept or run.missing:
+            _tell(run, stopped, not_found=[*sorted(run.missing), *selection.absent_groups] if has_read_all else [])
+            if has_read_all:
+                selection.tells_missing(run.missing)
+    if stopped or run.kept or run.missing or selection.absent_groups:
         ctx.exit(1)
+
+
+def _is_blind(selection: Selection, *, silence_is_success: bool) -> bool:
+    """Whether no success could be seen, and silence is to be taken for one; a usage error if it is not."""
+    why = blindness(selection.app)
+    if why and not silence_is_success:
+        raise click.UsageError(
+            f"--canary has to see its canaries succeed, and cannot: {why}. Nothing was moved. Give the app a "
+            "result_backend that keeps results by task id (Redis, a database), or say --silence-is-success: a canary "
+            "that has not died again within --canary-wait has then succeeded."
+        )
+    return bool(why)
 
 
 class _Judge:
     """Sends a few ahead and decides whether the rest may follow."""
 
-    def __init__(self, *, most_failed: Fraction, wait: float, silence_is_success: bool) -> None:
+    def __init__(self, *, most_failed: Fraction, wait: float, silence_is_success: bool, is_blind: bool) -> None:
         self._most_failed, self._wait, self._silence = most_failed, wait, silence_is_success
+        self._is_blind = is_blind
 
     def __call__(self, connection: Connection, run: ReplayRun, selection: Selection, canary: int) -> str:
         """Why the rest stays; empty if it may follow."""
-        canaries = Canaries(selection.app, run.to_queue)
+        canaries = Canaries(selection.app, run.to_queue, self._is_blind)
         letters = selection.letters(connection)
         canaries.remember(islice(letters, canary))
         letters.close()
+        if len(canaries.mute) > self._most_failed * len(canaries.ids) and not self._silence:
+            return (
+                f"{len(canaries.mute)} of {len(canaries.ids)} canaries store no result (ignore_result), so that nobody "
+                "could see them succeed. Nothing was moved; say --silence-is-success to take their silence for it"
+            )
         run.go(connection, only=canaries.ids)
         if not run.replayed:
             return ""
@@ -115,38 +143,33 @@ class _Judge:
             return ""
         if outcomes[UNKNOWN] and not self._silence:
             return (
-                f"the canaries say {told} after {self._wait:g} s. What is not known has no stored result; "
-                "wait longer with --canary-wait, or trust it with --silence-is-success"
+                f"the canaries say {told} after {self._wait:g} s. What is not known has stored no result yet: it runs, "
+                "or waits for a worker or its next retry. Wait longer with --canary-wait, or trust it with "
+                "--silence-is-success"
             )
         return f"the canaries say {told}"
 
 
-def _plan(connection: Connection, selection: Selection, run: ReplayRun, *, aloud: bool) -> int:
-    count = 0
+def _plan(connection: Connection, selection: Selection, run: ReplayRun, *, aloud: bool) -> Counter[str]:
+    """How many would be replayed out of which queue."""
+    found: Counter[str] = Counter()
     with progress("reading", selection.total(connection)) as step:
         for letter in selection.letters(connection, step):
-            count += 1
+            found[letter.queue] += 1
             run.note(letter)
             if aloud:
                 run.say("would replay", letter)
     if aloud:
-        run.tell({"event": "summary", "would_replay": count}, f"{count} would be replayed")
+        run.tell({"event": "summary", "would_replay": found.total()}, f"{found.total()} would be replayed")
     for line in run.effects():
         click.echo(line, err=True)
-    return count
+    return found
 
 
-def _tell(run: ReplayRun, stopped: str) -> None:
-    facts = {"replayed": run.replayed, "kept": run.kept, "not_found": sorted(run.missing), "stopped": stopped}
+def _tell(run: ReplayRun, stopped: str, *, not_found: list[str]) -> None:
+    facts = {"replayed": run.replayed, "kept": run.kept, "not_found": not_found, "stopped": stopped}
     run.tell({"event": "summary", **facts}, f"{run.replayed} replayed" + (f", {run.kept} kept" if run.kept else ""))
     if stopped:
         click.echo(printable(f"Stopped: {stopped}. The rest is still dead."), err=True)
-    if not stopped:
-        _tell_missing(run)
     for line in run.effects():
         click.echo(line, err=True)
-
-
-def _tell_missing(run: ReplayRun) -> None:
-    if run.missing:
-        click.echo(f"{len(run.missing)} not found", err=True)

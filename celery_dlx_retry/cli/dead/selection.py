@@ -5,13 +5,22 @@ from __future__ import annotations
 import functools
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from celery_dlx_retry.broker.deadletters import browse, depth
-from celery_dlx_retry.cli.output import one_sentence, progress
+from celery_dlx_retry.cli.ends import one_sentence
+from celery_dlx_retry.cli.output import counted, printable, progress
+from celery_dlx_retry.cli.target import (
+    all_dead_letter_queues,
+    connect,
+    insist_on_rabbitmq,
+    management_option,
+    note,
+    reached,
+)
 from celery_dlx_retry.core.amounts import age_ms
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.reasons import Reason
@@ -20,7 +29,8 @@ from celery_dlx_retry.errors import Missing
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections import Counter
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from kombu.connection import Connection
 
@@ -44,47 +54,87 @@ def amount(
     return convert
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Selection:
     """The dead-letter queues to look into, and the letters that are meant."""
 
     app: Any
-    #: The work queues that were named; none: all that the app knows.
+    #: The work queues that were named; none: all that can be found.
     named: tuple[str, ...]
     chosen: LetterFilter
+    management_url: str | None = None
+    #: For what deletes: a queue that the app does not know may be another app's of the same prefix.
+    only_known: bool = False
+    _seen_groups: set[str] = field(default_factory=set, init=False)
+    _all: list[str] = field(default_factory=list, init=False)
 
-    @property
-    def is_everything(self) -> bool:
-        """Whether nobody said which letters of those queues."""
-        return self.chosen.is_empty
+    def __post_init__(self) -> None:
+        insist_on_rabbitmq(self.app)
+
+    def insist(self, *, everything: bool) -> None:
+        """Whoever changes something says what: ids, filters or a queue, or all."""
+        if everything and not self.chosen.is_empty:
+            raise click.UsageError("--all means all of them: give it without task ids and filters, or these alone.")
+        if not everything and self.chosen.is_empty and not self.named:
+            raise click.UsageError("Give task ids, filters, or --all.")
 
     def wanted(self, letter: DeadMessage) -> bool:
         """Whether a letter is meant."""
+        if self.chosen.groups:
+            self._seen_groups.add(letter.fingerprint.group)
         names = runtime_of(self.app).names
         if self.named and "{queue}" not in names.dead_letter_queue and letter.queue == names.dead_letter_queue:
             # Several work queues share it.
             return bool({letter.record.queue, letter.record.family} & set(self.named)) and self.chosen(letter)
         return self.chosen(letter)
 
+    @property
+    def absent_groups(self) -> list[str]:
+        """Groups that were asked for and that no letter is in, once all letters were read."""
+        return sorted(set(self.chosen.groups) - self._seen_groups)
+
+    def tells_missing(self, ids: Iterable[str] = ()) -> bool:
+        """Name on stderr what was asked for and is not there; whether there is any."""
+        missing = [*(f"task id {it}" for it in sorted(ids)), *(f"group {it}" for it in self.absent_groups)]
+        if missing:
+            click.echo(printable(f"Not found: {', '.join(missing)}."), err=True)
+        return bool(missing)
+
     def queues(self, connection: Connection) -> dict[str, int]:
         """The dead-letter queues that there are, with their depths; those that were named have to be there."""
-        names = runtime_of(self.app).names
-        orphans = [replace(names, kind=kind).orphans() for kind in get_args(QueueType)]
-        if self.named:
-            all_of_them = [name if name in orphans else names.dead_letters(name) for name in self.named]
-        else:
-            work = self.app.amqp.queues.values()
-            all_of_them = [*(names.dead_letters(queue.alias or queue.name) for queue in work), *orphans]
+        self._all = self._all or list(dict.fromkeys(self._possible(connection)))
         found: dict[str, int] = {}
-        for name in dict.fromkeys(all_of_them):
+        for name in self._all:
             lying = depth(connection, name)
             if lying is not None:
                 found[name] = lying
             elif self.named:
                 raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
         if not found:
-            raise Missing(kind="dead-letter queue", name=all_of_them[0], cure="It is made when a worker starts.")
+            raise Missing(kind="dead-letter queue", name=self._all[0], cure="It is made when a worker starts.")
         return found
+
+    def _possible(self, connection: Connection) -> list[str]:
+        names = runtime_of(self.app).names
+        orphans = [replace(names, kind=kind).orphans() for kind in get_args(QueueType)]
+        if self.named:
+            return [name if name in orphans else names.dead_letters(name) for name in self.named]
+        connect(connection)
+        known = [names.dead_letters(queue.alias or queue.name) for queue in self.app.amqp.queues.values()]
+        management, problem = reached(connection, self.management_url)
+        if management is not None:
+            found = all_dead_letter_queues(management, names)
+            others = " ".join(f"-q {work_queue}" for name, work_queue in found.items() if name not in known)
+            if not self.only_known:
+                return [*known, *found, *orphans]
+            if others:
+                note(f"left alone are queues that this app does not know; name them: {printable(others)}.")
+            return [*known, *orphans]
+        note(
+            "only the dead letters of queues that this app knows are looked at; "
+            f"those of a queue that only `celery worker -Q` names need its name: -q NAME. {problem}"
+        )
+        return [*known, *orphans]
 
     def letters(
         self, connection: Connection, step: Callable[[], None] = lambda: None
@@ -100,7 +150,7 @@ class Selection:
     def reading(self) -> Iterator[Iterator[DeadMessage]]:
         """Those that are meant, over a connection of their own, with a progress bar."""
         with (
-            one_sentence(),
+            one_sentence(self.app),
             self.app.connection_for_read() as connection,
             progress("reading", self.total(connection)) as step,
         ):
@@ -109,6 +159,12 @@ class Selection:
     def total(self, connection: Connection) -> int:
         """How many there are to be read."""
         return sum(self.queues(connection).values())
+
+
+def described(per_queue: Counter[str]) -> str:
+    """So many dead letters, and where they lie."""
+    where = ", ".join(f"{count} in {queue}" for queue, count in per_queue.items())
+    return f"{counted(per_queue.total(), 'dead letter')} ({where})"
 
 
 _age = amount(age_ms, "an age: 90s, 30m, 2h, 7d or 2w")
@@ -125,6 +181,7 @@ _OPTIONS = (
     click.option("--older-than", callback=_age, metavar="AGE", help="Only what died longer ago: 90s, 30m, 2h, 7d, 2w."),
     click.option("--newer-than", callback=_age, metavar="AGE", help="Only what died since."),
     click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only of this group; see dead groups."),
+    management_option,
 )
 
 
@@ -145,7 +202,12 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
             died_before_ms=None if older is None else now_ms - older,
             died_after_ms=None if newer is None else now_ms - newer,
         )
-        selection = Selection(app=ctx.obj.app, named=options.pop("queues"), chosen=chosen)
+        selection = Selection(
+            app=ctx.obj.app,
+            named=options.pop("queues"),
+            chosen=chosen,
+            management_url=options.pop("management_url"),
+        )
         command(ctx, selection=selection, **options)
 
     decorated: Callable[..., None] = click.pass_context(with_selection)

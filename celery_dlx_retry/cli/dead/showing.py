@@ -9,6 +9,7 @@ import click
 
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.output import json_line, json_option, printable, time_of
+from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.export import shown
 from celery_dlx_retry.core.headers import ORIGINAL
@@ -29,12 +30,22 @@ _LOOKS = ("x-delivery-count", "x-acquired-count")
 @click.command("show")
 @click.argument("task_id")
 @click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Look only into this work queue's.")
+@management_option
 @click.option("--args", "with_args", is_flag=True, help="Its arguments, too; a pickle is never opened.")
 @json_option
 @click.pass_context
-def show_dead(ctx: click.Context, task_id: str, queues: tuple[str, ...], *, with_args: bool, as_json: bool) -> None:
+def show_dead(  # noqa: PLR0913 - one per option
+    ctx: click.Context,
+    task_id: str,
+    queues: tuple[str, ...],
+    management_url: str | None,
+    *,
+    with_args: bool,
+    as_json: bool,
+) -> None:
     """Show everything about a dead letter: history, traceback, headers, and with --args its arguments."""
-    selection = Selection(app=ctx.obj.app, named=queues, chosen=LetterFilter(ids=frozenset([task_id])))
+    chosen = LetterFilter(ids=frozenset([task_id]))
+    selection = Selection(app=ctx.obj.app, named=queues, chosen=chosen, management_url=management_url)
     count = 0
     with selection.reading() as letters:
         for letter in letters:

@@ -1,0 +1,72 @@
+"""How a command ends when it cannot go on: in one sentence, or, when nobody reads its output any more, quietly."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from amqp.exceptions import AMQPError
+from kombu.exceptions import KombuError
+
+from celery_dlx_retry.broker.places import places
+from celery_dlx_retry.errors import DLXError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHANGED = "celery_dlx_retry.changed"
+
+
+@contextmanager
+def one_sentence(app: Any) -> Iterator[None]:
+    """No traceback for a broker that is down or a setting that is wrong."""
+    try:
+        yield
+    except DLXError as exc:
+        raise click.ClickException(str(exc)) from exc
+    except (AMQPError, KombuError, OSError) as exc:
+        if isinstance(exc, BrokenPipeError) and _nobody_reads():
+            raise
+        raise click.ClickException(f"{_broker(app)} cannot be used: {str(exc).rstrip('.')}.") from exc
+
+
+class QuietGroup(click.Group):
+    """Commands that may be cut off by ``| head``: whoever has seen enough gets no complaint."""
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command; a closed pipe is a good end, unless it was in the middle of changing something."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()  # what nobody reads shows here, and not when the process ends
+        except BrokenPipeError:
+            if not _nobody_reads():
+                raise
+            # What is still in a buffer shall not fail once more when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if ctx.meta.get(_CHANGED):
+                click.echo("Stopped: nobody reads the output any more.", err=True)
+            ctx.exit(1 if ctx.meta.get(_CHANGED) else 0)
+
+
+def changes_something() -> None:
+    """From now on an early end leaves something half done."""
+    click.get_current_context().meta[_CHANGED] = True
+
+
+def _broker(app: Any) -> str:
+    """Where it is, and never how to get in."""
+    return f"The broker at {' or '.join(map(str, places(app.connection_for_read())))},"
+
+
+def _nobody_reads() -> bool:
+    """Whether it is our output that broke, not the way to the broker."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file at all, or no poll(), as on Windows
+        return False

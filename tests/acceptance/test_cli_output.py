@@ -1,0 +1,31 @@
+"""Tables on a terminal: what somebody is to copy stays in one piece, however narrow it is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from celery_dlx_retry.cli import output
+
+ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
+COLUMNS = ("due", "task", "id", "queue", "retry", "waits", "last error")
+ROW = ("2026-11-16 12:27:34", "shop.tasks.charge_the_card", ID, "orders", 2, "600 s", "ConnectionError: the bank " * 3)
+
+
+@pytest.mark.parametrize("width", [40, 80, 105, 108, 112, 120, 200])
+def test_an_id_is_never_broken_over_lines(monkeypatch, capsys, width):
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    output.table(COLUMNS, [ROW, ROW], whole=("id",))
+
+    shown = capsys.readouterr().out
+    assert shown.count(ID) == 2
+    words = re.sub(r"[^\w.]", "", shown)
+    assert words.count("shop") == 2
+    if width >= 120:
+        assert max(map(len, shown.splitlines())) <= width
+        assert "\N{BOX DRAWINGS LIGHT VERTICAL}" in shown
+    if width <= 80:
+        assert f"id          {ID}\n" in shown
