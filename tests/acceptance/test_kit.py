@@ -257,7 +257,25 @@ def test_a_worker_that_does_not_start_says_why(dlx, broker):
         pass
 
 
-WRONG = """
+MORE = """
+from celery_dlx_retry import DLXRetryTask
+
+@pytest.fixture(scope="session")
+def celery_config(dlx_rabbitmq):
+    return {"broker_url": dlx_rabbitmq.url, "task_default_queue": "of-celery-app"}
+
+@pytest.fixture(scope="session")
+def celery_worker_parameters():
+    return {"perform_ping_check": False}
+
+def test_celerys_own_fixture(dlx, celery_app, celery_worker):
+    @celery_app.task(base=DLXRetryTask, policy=[5])
+    def own():
+        raise OSError
+    celery_worker.reload()
+    own.delay()
+    dlx.assert_retried(own, delays=[5])
+
 def test_wrong(dlx):
     charge.apply(("order-1",))
     dlx.assert_retried(charge, delays=[1, 2])
@@ -270,11 +288,11 @@ def test_the_page_is_true(broker, tmp_path):
     tests = [code for is_continued, code in others if is_continued]
     (promised,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     (tmp_path / "shop.py").write_text(shop[1])
-    (tmp_path / "test_shop.py").write_text("\n".join(["from shop import app, charge", *tests, WRONG]))
+    (tmp_path / "test_shop.py").write_text("\n".join(["from shop import app, charge", *tests, MORE]))
 
-    told = run_pytest(tmp_path, "-p", "no:django", broker=broker)
+    told = run_pytest(tmp_path, "-p", "no:django", "-p", "celery.contrib.pytest", broker=broker)
 
-    assert "1 failed, 4 passed" in told, told
+    assert "1 failed, 5 passed" in told, told
     shown = [without_ids(line.removeprefix("E").strip()) for line in told.splitlines()]
     assert {without_ids(line.strip()) for line in promised.splitlines()} <= set(shown)
 
