@@ -10,5 +10,8 @@ from celery_dlx_retry.testing.hooks import hooked
 from celery_dlx_retry.testing.records import RecordFile
 from celery_dlx_retry.testing.workers import RECORDS
 
+if RECORDS not in os.environ:
+    raise SystemExit(f"{RECORDS} is not set; it must name the file that the test reads. See docs/testing.md.")
+
 for_ever = hooked(RecordFile(Path(os.environ[RECORDS])))
 for_ever.__enter__()  # there is no block that it could end with

@@ -18,7 +18,8 @@ from celery.exceptions import Retry
 
 from celery_dlx_retry import DEAD, LET_FAIL, Budget, DLXRetryTask, Exponential, Fixed, On, RetryIn
 from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.testing import record
+from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.testing import provide, record
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 PLUGINS = ("-p", "no:celery", "-p", "no:cacheprovider")
@@ -330,7 +331,13 @@ DJANGO = {
 
         @pytest.fixture(scope="session", autouse=True)
         def broker_url(dlx_rabbitmq):
+            assert dlx_rabbitmq.url == "@url@", "the one that is configured"
             app.conf.broker_url = dlx_rabbitmq.url
+        """,
+    "pytest.ini": """
+        [pytest]
+        DJANGO_SETTINGS_MODULE = settings
+        dlx_broker_url = @url@
         """,
     "test_checkout.py": """
         import pytest
@@ -379,9 +386,9 @@ DJANGO = {
 
 def test_djangos_test_cases_and_pytest_django_do_not_get_in_its_way(broker, prefix, tmp_path):
     for name, text in DJANGO.items():
-        (tmp_path / name).write_text(textwrap.dedent(text).replace("@prefix@", prefix))
+        (tmp_path / name).write_text(textwrap.dedent(text).replace("@prefix@", prefix).replace("@url@", broker.url))
 
-    told = run_pytest(tmp_path, "--ds", "settings", broker=broker)
+    told = run_pytest(tmp_path)
 
     assert "3 passed" in told, told
 
@@ -393,15 +400,11 @@ def test_the_plugin_imports_nothing_and_does_nothing_until_it_is_asked():
     assert done.stdout == "set()\n"
 
 
-def test_a_broker_that_is_configured_must_be_there(tmp_path):
-    (tmp_path / "pytest.ini").write_text("[pytest]\ndlx_broker_url = amqp://guest:guest@127.0.0.1:1//\n")
-    (tmp_path / "test_it.py").write_text("def test_it(dlx_rabbitmq): ...\n")
+def test_a_broker_that_is_given_must_be_there(monkeypatch):
+    monkeypatch.delenv("DLX_TEST_BROKER_URL", raising=False)
 
-    told = run_pytest(tmp_path, "-p", "no:django")
-
-    assert "1 error" in told
-    assert "No RabbitMQ could be had" in told
-    assert "127.0.0.1:1" in told
+    with pytest.raises(NoBroker, match=r"127\.0\.0\.1:1// does not answer"):
+        provide(url="amqp://guest:guest@127.0.0.1:1//", may_install=False)
 
 
 def run_pytest(folder, *flags, broker=None):
