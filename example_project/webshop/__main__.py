@@ -17,7 +17,7 @@ from pathlib import Path
 from kombu.connection import Connection
 
 from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing import provide
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, free_ports, listens, wait_until
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -53,7 +53,7 @@ def main():
     except NoBroker as exc:
         print(exc, file=sys.stderr)
         return 2
-    except BrokenPromise as exc:
+    except (BrokenPromise, DLXError) as exc:
         print(f"Not as promised: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
