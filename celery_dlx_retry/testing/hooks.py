@@ -211,7 +211,7 @@ class _Hooks:
 
 def _stop_soon(consumer: Any) -> None:
     """Celery's worker looks whether it is to stop at its next event, which on RabbitMQ may be ten seconds off."""
-    consumer.timer.call_repeatedly(0.1, int)
+    (consumer.hub or consumer.timer).call_repeatedly(0.1, int)
 
 
 def _now(_task: Any, apply_async: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
