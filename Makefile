@@ -1,8 +1,8 @@
-# make test | cluster | demo | lint | format | transcripts | clean; the environment is made when it is missing or pyproject.toml has changed.
+# make test | cluster | demo | shop | lint | format | transcripts | clean; the environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster demo lint format transcripts clean
+.PHONY: test cluster demo shop lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -14,6 +14,10 @@ cluster: .venv/ready
 
 demo: .venv/demo
 	@$(BIN)/python -m example_project.demo
+
+# A Django and a Flask shop whose bank, mail server and partners fail.
+shop: .venv/shop
+	@$(BIN)/python -m example_project.webshop
 
 lint: .venv/ready
 	@$(BIN)/ruff check
@@ -41,6 +45,10 @@ clean:
 	  || { echo "$(PYTHON) cannot make virtual environments: install python3-venv, or choose another with PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+.venv/shop: .venv/demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[shop]'
 	@touch $@
 
 .venv/ready: .venv/demo

@@ -32,14 +32,15 @@ def to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-def provide(*, say: Callable[[str], None] = to_stderr) -> RabbitMQ:
+def provide(*, url: str = "", may_install: bool = True, say: Callable[[str], None] = to_stderr) -> RabbitMQ:
     """Return a RabbitMQ to be used in a ``with`` block, or raise ``NoBroker``.
 
-    One that the environment asks for has to work: nobody wants to test against another by accident. Otherwise Docker,
-    an installed rabbitmq-server and apt-get are tried; a way that fails is said, and the next one is taken. A RabbitMQ
-    that happens to run on the machine is never used unless its URL is given.
+    One that the environment or the caller asks for has to work: nobody wants to test against another by accident.
+    Otherwise Docker, an installed rabbitmq-server and, if it may install one, apt-get are tried; a way that fails is
+    said, and the next one is taken. A RabbitMQ that happens to run on the machine is never used unless its URL is
+    given.
     """
-    if url := os.environ.get(URL):
+    if url := os.environ.get(URL) or url:
         return given(url)
     if root := os.environ.get(ROOT):
         try:
@@ -47,7 +48,8 @@ def provide(*, say: Callable[[str], None] = to_stderr) -> RabbitMQ:
         except WayFailed as failure:
             raise NoBroker(tried=f"{ROOT}={failure}") from failure
     tried = []
-    for way in (from_docker, from_installed, from_apt):
+    ways = [from_docker, from_installed, *([from_apt] if may_install else [])]
+    for way in ways:
         try:
             return way(say)
         except WayFailed as failure:  # noqa: PERF203 - the failure is why there is a loop

@@ -101,16 +101,15 @@ def test_a_ladder_that_stands_is_checked_without_asking(dlx, declared, project):
     dlx("declare", "--ladder")
 
 
-def test_who_may_not_configure_is_told_that_the_type_is_not_known(limited_url, prefix):
+def test_who_may_not_configure_is_told_what_is_not_checked(limited_url, prefix):
     with Connection(limited_url.replace(f"{prefix}-user:secret", "guest:guest")) as connection:
         connection.default_channel.queue_declare(prefix, durable=True, auto_delete=False)
 
-    done, plan = (invoke("-b", limited_url, "dlx", command, "-Q", prefix) for command in ("check", "plan"))
+    checked, doctor = (invoke("-b", limited_url, "dlx", command, "-Q", prefix) for command in ("check", "doctor"))
 
-    assert f"Note: The type of the work queue '{prefix}' is not known: " in plan.output
-    assert done.exit_code == 1
-    assert f"unchecked\tqueue\t{prefix}\tThe type of the work queue '{prefix}' is not known: the broker" in done.output
-    assert done.output.splitlines()[-1].endswith(" not checked.")
+    assert checked.exit_code == 1
+    assert checked.output.splitlines()[-1].endswith(" not checked.")
+    assert f"unknown-type\tThe type of the work queue '{prefix}' is not known: the broker user" in doctor.output
 
 
 def test_the_policy_that_is_printed_keeps_what_the_broker_throws_out(dlx, declared, project, broker, management):

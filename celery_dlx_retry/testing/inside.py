@@ -1,0 +1,17 @@
+"""For the worker of a test: ``celery worker --include celery_dlx_retry.testing.inside``.
+
+Importing it makes the process record, into the file that DLX_TEST_RECORDS names, and wait no more.
+"""
+
+import os
+from pathlib import Path
+
+from celery_dlx_retry.testing.hooks import hooked
+from celery_dlx_retry.testing.records import RecordFile
+from celery_dlx_retry.testing.workers import RECORDS
+
+if RECORDS not in os.environ:
+    raise SystemExit(f"{RECORDS} is not set; it must name the file that the test reads. See docs/testing.md.")
+
+for_ever = hooked(RecordFile(Path(os.environ[RECORDS])))
+for_ever.__enter__()  # there is no block that it could end with

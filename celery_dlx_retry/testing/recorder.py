@@ -1,0 +1,85 @@
+"""The kit for tests of tasks: nothing waits, what was decided is recorded, and claims about it can be made."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays
+from celery_dlx_retry.testing.hooks import hooked
+from celery_dlx_retry.testing.records import RecordFile
+from celery_dlx_retry.testing.sandbox import wait_until
+from celery_dlx_retry.testing.workers import running_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from celery_dlx_retry.testing.records import Record
+
+
+@contextmanager
+def record() -> Iterator[Recorder]:
+    """Record what becomes of tasks, and let none of them wait, until the block ends."""
+    with TemporaryDirectory(prefix="celery-dlx-retry-") as folder:
+        file = RecordFile(Path(folder) / "records")
+        with hooked(file):
+            yield Recorder(file)
+
+
+class Recorder:
+    """What became of the tasks of a test.
+
+    A claim is about every message of a task, of its name, or about the one of a result. Messages that were sent to a
+    worker are waited for until they have come to their end, ``within`` so many seconds.
+    """
+
+    def __init__(self, file: RecordFile) -> None:
+        self._file = file
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them, oldest first."""
+        return self._file.read()
+
+    def worker(self, app: str, *flags: str, broker: str | None = None) -> AbstractContextManager[None]:
+        """Run ``celery -A app worker`` in a process of its own that records, too; ``broker`` is the URL of another one.
+
+        It finds modules where this process does, and takes these flags besides.
+        """
+        return running_worker(app, *flags, records=self._file.path, broker=broker)
+
+    def assert_retried(self, what: Any, *, delays: Any, within: float = 10.0) -> None:
+        """Claim that it was retried after these delays, in seconds or as timedelta, and no more: [] is not at all.
+
+        ``pytest.approx`` is understood for each, and for all of them.
+        """
+        __tracebackhide__ = True
+        self._claim(what, lambda messages: wrong_delays(messages, delays), within=within)
+
+    def assert_dead(self, what: Any = None, *, reason: str | None = None, within: float = 10.0) -> None:
+        """Claim that it is a dead letter, for this reason."""
+        __tracebackhide__ = True
+        if reason is not None:
+            reason = str(Reason(reason))  # a claim that cannot come true is a slip
+        self._claim(what, lambda messages: wrong_deaths(messages, reason), within=within)
+
+    def _claim(self, what: Any, flaw: Callable[[dict[str, list[Record]]], str], *, within: float) -> None:
+        __tracebackhide__ = True
+        subject = Subject(what)
+        is_settled = wait_until(lambda: are_settled(subject.messages(self.records)), within=within)
+        messages = subject.messages(self.records)
+        if not messages:
+            others = ", ".join(sorted({record.task for record in self.records})) or "no task at all"
+            problem = (
+                f"Nothing is recorded of {subject}, but of {others}. Was it sent, or run by apply(), in this test?"
+            )
+        elif not is_settled:
+            problem = f"Not at its end after {within:g} s: {subject}. Does a worker that records consume its queue?"
+        else:
+            problem = flaw(messages)
+        if problem:
+            raise AssertionError(f"{problem}\nRecorded:\n{story(messages)}" if messages else problem)

@@ -1,0 +1,48 @@
+"""What a test records of its tasks: one line per event, in one file that all processes append to."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One event of one message of a task."""
+
+    #: "sent" to a queue, or "called" without one: eager.
+    event: Literal["sent", "called", "retried", "dead", "ended"]
+    task: str
+    task_id: str
+    attempt: int = 1
+    #: Of a retry: what was decided, and not what was waited.
+    delay_ms: int = 0
+    #: Of a dead letter its reason, of an end Celery's state.
+    reason: str = ""
+    error: str = ""
+
+
+class RecordFile:
+    """The records of a test, oldest first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def add(self, record: Record) -> None:
+        """Append it; lines of several processes and threads do not mix."""
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, json.dumps(asdict(record)).encode() + b"\n")
+        finally:
+            os.close(file)
+
+    def read(self) -> list[Record]:
+        """All of them."""
+        whole = self.path.read_text().rpartition("\n")[0]  # a reader may see the first half of a line
+        return [Record(**json.loads(line)) for line in whole.splitlines()]

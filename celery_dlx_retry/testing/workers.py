@@ -1,0 +1,53 @@
+"""A real worker for a test: a process of its own, which records where the test reads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.testing.sandbox import Sandbox, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Where a worker that loads ``celery_dlx_retry.testing.inside`` records.
+RECORDS = "DLX_TEST_RECORDS"
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+
+
+class NoWorker(DLXError):
+    """``app``, ``said``."""
+
+    sentence = "No worker could be started with -A {app}. It said: {said}"
+
+
+@contextmanager
+def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> Iterator[None]:
+    """Run ``celery -A app worker`` until the block ends; it is ready when the block begins."""
+    command = [
+        *(sys.executable, "-m", "celery", "-A", app, *(("-b", broker) if broker else ()), "worker"),
+        *("--include", "celery_dlx_retry.testing.inside", "--loglevel", "INFO", "--without-gossip", "--without-mingle"),
+        *("--concurrency", "2", *flags),
+    ]
+    environment = {
+        **os.environ,
+        RECORDS: str(records),
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - as Python reads it
+        "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
+    }
+    sandbox = Sandbox("worker")
+    try:
+        sandbox.spawn("worker", command, environment)
+        output = sandbox.path / "worker.out"
+        wait_until(lambda: " ready." in output.read_text() or not sandbox.pid("worker"), within=START_SECONDS)
+        if " ready." not in output.read_text():
+            raise NoWorker(app=app, said=sandbox.said("worker.out"))
+        yield
+        sandbox.terminate("worker", within=STOP_SECONDS)
+    finally:
+        sandbox.close()

@@ -1,0 +1,51 @@
+"""The shop's tasks, which Django and Flask share."""
+
+from celery import shared_task
+
+from example_project.webshop import outside
+
+
+@shared_task(bind=True, max_retries=8)
+def charge(self, order):
+    """The bank says 429, and after how many seconds it wants to be asked again."""
+    try:
+        outside.pay(order)
+    except OSError as exc:
+        asked = getattr(exc, "headers", {}).get("Retry-After")
+        raise self.retry(exc=exc, countdown=int(asked or min(60, 2**self.request.retries))) from exc
+
+
+@shared_task(autoretry_for=(OSError,), retry_backoff=1, retry_jitter=False, max_retries=5)
+def send_receipt(order):
+    """The mail server hangs up now and then."""
+    outside.send_mail(order)
+
+
+@shared_task(bind=True, default_retry_delay=2, max_retries=1000)
+def tell_partner(self, order):
+    """Their webhook is down for a while."""
+    try:
+        outside.call_webhook(order)
+    except OSError as exc:
+        raise self.retry(exc=exc) from exc
+
+
+@shared_task
+def draw_thumbnail(picture):
+    """A picture that takes more memory than there is kills the process."""
+    outside.draw(picture)
+
+
+@shared_task
+def book(order, amount):
+    """What somebody typed in is no number, and will be none tomorrow."""
+    outside.book(order, int(amount))
+
+
+def fulfil(order, *, amount, picture):
+    """What is to be done about an order."""
+    charge.delay(order)
+    send_receipt.delay(order)
+    tell_partner.delay(order)
+    draw_thumbnail.delay(picture)
+    book.delay(order, amount)

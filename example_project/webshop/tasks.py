@@ -1,0 +1,48 @@
+"""The shop's tasks, which Django and Flask share."""
+
+from celery import shared_task
+
+from celery_dlx_retry import DEAD, Exponential, On
+from example_project.webshop import outside
+
+
+@shared_task(policy=Exponential(1, limit=60, retries=8))
+def charge(order):
+    """The bank says 429, and after how many seconds it wants to be asked again."""
+    outside.pay(order)
+
+
+@shared_task(autoretry_for=(OSError,), retry_backoff=1, retry_jitter=False, max_retries=5)
+def send_receipt(order):
+    """The mail server hangs up now and then."""
+    outside.send_mail(order)
+
+
+@shared_task(bind=True, default_retry_delay=2, max_retries=1000)
+def tell_partner(self, order):
+    """Their webhook is down for a while."""
+    try:
+        outside.call_webhook(order)
+    except OSError as exc:
+        raise self.retry(exc=exc) from exc
+
+
+@shared_task
+def draw_thumbnail(picture):
+    """A picture that takes more memory than there is kills the process."""
+    outside.draw(picture)
+
+
+@shared_task(policy=Exponential(1, rules=[On(ValueError, DEAD)]))
+def book(order, amount):
+    """What somebody typed in is no number, and will be none tomorrow."""
+    outside.book(order, int(amount))
+
+
+def fulfil(order, *, amount, picture):
+    """What is to be done about an order."""
+    charge.delay(order)
+    send_receipt.delay(order)
+    tell_partner.delay(order)
+    draw_thumbnail.delay(picture)
+    book.delay(order, amount)

@@ -1,0 +1,412 @@
+"""The kit for users' tests: what it claims is what happened, eagerly, in a thread, in processes, and in Django."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from celery.exceptions import Retry
+
+from celery_dlx_retry import DEAD, LET_FAIL, Budget, DLXRetryTask, Exponential, Fixed, On, RetryIn
+from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.testing import provide, record
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PLUGINS = ("-p", "no:celery", "-p", "no:cacheprovider")
+
+
+def make(app):
+    """Tasks that fail in the ways that a kit must see."""
+
+    @app.task(base=DLXRetryTask, shared=False, policy=Exponential(1, rules=[On(KeyError, DEAD), On(OSError, LET_FAIL)]))
+    def charge(error="ConnectionError"):
+        raise {"ConnectionError": ZeroDivisionError, "KeyError": KeyError, "OSError": OSError}[error](error)
+
+    @app.task(bind=True, base=DLXRetryTask, shared=False, max_retries=2)
+    def webhook(self, **when):
+        if self.request.retries < 2:
+            raise self.retry(exc=TimeoutError("slow"), **when)
+
+    @app.task(
+        bind=True, base=DLXRetryTask, shared=False, autoretry_for=(ValueError,), retry_backoff=7, retry_jitter=False
+    )
+    def mail(self):
+        if self.request.retries < 3:
+            raise ValueError("hung up")
+
+    @app.task(base=DLXRetryTask, shared=False, policy=Fixed(600, retries=None, deadline=2000))
+    def until():
+        raise RetryIn(700)
+
+    @app.task(base=DLXRetryTask, shared=False, policy=Fixed(1), budget=Budget(0.5, reserve=1))
+    def frugal():
+        raise OSError
+
+    @app.task(bind=True, base=DLXRetryTask, shared=False)
+    def refund(self):
+        self.dead_letter("was paid in Drachma")
+
+    app.conf.task_default_queue = "kit"
+    return app
+
+
+@pytest.fixture
+def eager():
+    return make(Celery("eager", broker="memory://", set_as_current=False))
+
+
+@pytest.fixture
+def embedded(broker, prefix, dlx):  # noqa: ARG001 - a recorder that is there first lets the worker stop soon
+    """An app whose worker runs in a thread."""
+    app = make(Celery("embedded", broker=broker.url, set_as_current=False))
+    app.conf.update(task_default_queue=f"{prefix}.kit", dlx_prefix=prefix)
+    with start_worker(app, perform_ping_check=False):
+        yield app
+    app.close()
+
+
+def task(app, name):
+    return app.tasks[f"{__name__}.{name}"]
+
+
+def test_an_eager_task_follows_its_policy(eager, dlx):
+    charge = task(eager, "charge")
+
+    result = charge.apply()
+
+    assert (result.state, type(result.result)) == ("FAILURE", ZeroDivisionError)
+    dlx.assert_retried(charge, delays=[1, 2, 4])
+    dlx.assert_dead(charge, reason="exhausted")
+    dlx.assert_dead(result)
+
+
+def test_always_eager_is_the_same(eager, dlx):
+    eager.conf.task_always_eager = True
+    charge = task(eager, "charge")
+
+    dead, failed = charge.delay("KeyError"), charge.delay("OSError")
+
+    dlx.assert_dead(dead, reason="failed")
+    dlx.assert_retried(charge, delays=[])
+    with pytest.raises(AssertionError, match="is no dead letter"):
+        dlx.assert_dead(failed)
+
+
+def test_retry_and_autoretry_are_recorded_with_what_they_asked_for(eager, dlx):
+    webhook, mail = task(eager, "webhook"), task(eager, "mail")
+
+    counted = webhook.apply(kwargs={"countdown": 3600})
+    dated = webhook.apply(kwargs={"eta": datetime.now(timezone.utc) + timedelta(hours=2)})
+    assert mail.apply().state == "SUCCESS"
+
+    dlx.assert_retried(counted, delays=[timedelta(hours=1)] * 2)
+    dlx.assert_retried(dated, delays=pytest.approx([7200, 7200], abs=5))
+    dlx.assert_retried(mail, delays=[7, 14, 28])
+
+
+def test_a_deadline_passes_although_nobody_waited(eager, dlx):
+    task(eager, "until").apply()
+
+    dlx.assert_retried(task(eager, "until"), delays=[700, 700])
+    dlx.assert_dead(reason="exhausted")
+
+
+def test_a_budget_begins_anew_in_each_test(eager):
+    for _ in range(2):
+        with record() as dlx:
+            task(eager, "frugal").apply()
+
+            dlx.assert_retried(task(eager, "frugal"), delays=[1])
+            dlx.assert_dead(reason="budget")
+
+
+def test_an_error_that_propagates_does_so_and_is_recorded(eager, dlx):
+    eager.conf.task_eager_propagates = True
+
+    with pytest.raises(Retry):
+        task(eager, "charge").apply()
+
+    dlx.assert_retried(task(eager, "charge"), delays=[1])
+
+
+def test_after_the_block_an_eager_task_is_celerys_again(eager):
+    charge = task(eager, "charge")
+    with record() as dlx:
+        charge.apply()
+
+    assert charge.apply().state == "FAILURE"
+
+    assert charge.retry.__func__ is DLXRetryTask.retry
+    assert not hasattr(DLXRetryTask.retry, "__wrapped__")
+    with pytest.raises(FileNotFoundError):
+        _ = dlx.records
+
+
+def test_a_direct_call_is_a_function_call_and_not_recorded(eager, dlx):
+    with pytest.raises(TimeoutError):
+        task(eager, "webhook")(countdown=1)
+
+    assert dlx.records == []
+
+
+def test_a_claim_that_is_not_so_fails_with_what_was_recorded(eager, dlx):
+    charge = task(eager, "charge")
+    with pytest.raises(AssertionError, match=r"Nothing is recorded of .*charge, but of no task at all\."):
+        dlx.assert_retried(charge, delays=[])
+    charge.apply()
+
+    with pytest.raises(AssertionError) as failure:
+        dlx.assert_retried(charge, delays=[1, 2])
+
+    told = without_ids(str(failure.value)).replace(f"{__name__}.", "").splitlines()
+    assert told[:4] == [
+        "Message <id> was retried after 1 s, 2 s, 4 s; expected 1 s, 2 s.",
+        "Recorded:",
+        "  charge <id> called",
+        "  charge <id> attempt 1: ZeroDivisionError: ConnectionError -> retried after 1 s",
+    ]
+    with pytest.raises(ValueError, match="exausted"):
+        dlx.assert_dead(charge, reason="exausted")
+
+
+def test_a_worker_in_a_thread_waits_for_nothing_and_tells_the_true_delays(embedded, dlx):
+    begin = time.monotonic()
+    charge, webhook, refund = (task(embedded, name) for name in ("charge", "webhook", "refund"))
+
+    results = charge.delay(), webhook.apply_async(kwargs={"countdown": 37}, countdown=3600), refund.delay()
+
+    dlx.assert_retried(results[0], delays=[1, 2, 4])
+    dlx.assert_dead(charge, reason="exhausted")
+    dlx.assert_retried(webhook, delays=[37, 37])
+    dlx.assert_dead(refund, reason="requested")
+    assert time.monotonic() - begin < 7
+    with embedded.connection_for_read() as connection:
+        letters = {it.record.task: it for it in browse(connection, f"{embedded.conf.task_default_queue}.dead")}
+    assert [failure.delay_ms for failure in letters[charge.name].history] == [1000, 2000, 4000, None]
+
+
+def test_a_deadline_passes_in_a_worker_too(embedded, dlx):
+    task(embedded, "until").delay()
+
+    dlx.assert_retried(task(embedded, "until"), delays=[700, 700])
+
+
+def test_what_no_worker_takes_is_told_as_such(embedded, dlx):
+    charge = task(embedded, "charge")
+    charge.apply_async(queue=f"{embedded.conf.task_default_queue}.other")
+
+    with pytest.raises(AssertionError, match=r"Not at its end after 0\.2 s: .*charge\. Does a worker"):
+        dlx.assert_retried(charge, delays=[], within=0.2)
+
+
+REAL = """
+    import os, signal, time
+    from celery import Celery
+    from celery_dlx_retry import DLXRetryTask, Fixed
+
+    app = Celery("real", set_as_current=False)
+    app.conf.update(task_default_queue="{prefix}.kit", dlx_prefix="{prefix}", worker_lost_wait=0.2)
+
+    @app.task(base=DLXRetryTask)
+    def dies():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(base=DLXRetryTask, policy=Fixed(60, retries=1), time_limit=0.5)
+    def hangs():
+        time.sleep(30)
+
+    @app.task(base=DLXRetryTask, policy=Fixed(60, retries=1))
+    def fails():
+        raise OSError
+"""
+
+
+def test_a_real_worker_records_what_only_its_main_process_sees(dlx, broker, prefix, tmp_path, monkeypatch):
+    (tmp_path / f"{prefix}_real.py").write_text(textwrap.dedent(REAL.format(prefix=prefix)))
+    monkeypatch.syspath_prepend(tmp_path)
+    app = Celery("sender", broker=broker.url, set_as_current=False)
+    app.conf.task_default_queue = f"{prefix}.kit"
+    module = f"{prefix}_real"
+
+    with dlx.worker(module, broker=broker.url):
+        for name in ("dies", "hangs", "fails"):
+            app.send_task(f"{module}.{name}")
+
+        dlx.assert_retried(f"{module}.fails", delays=[60])
+        dlx.assert_retried(f"{module}.hangs", delays=[60])
+        dlx.assert_dead(f"{module}.hangs", reason="timeout")
+        dlx.assert_retried(f"{module}.dies", delays=[1, 10])
+        dlx.assert_dead(f"{module}.dies", reason="worker-lost")
+    app.close()
+
+
+def test_a_worker_that_does_not_start_says_why(dlx, broker):
+    with (
+        pytest.raises(Exception, match="No worker could be started with -A no_such_module"),
+        dlx.worker("no_such_module", broker=broker.url),
+    ):
+        pass
+
+
+MORE = """
+from celery_dlx_retry import DLXRetryTask
+
+@pytest.fixture(scope="session")
+def celery_config(dlx_rabbitmq):
+    return {"broker_url": dlx_rabbitmq.url, "task_default_queue": "of-celery-app"}
+
+@pytest.fixture(scope="session")
+def celery_worker_parameters():
+    return {"perform_ping_check": False}
+
+def test_celerys_own_fixture(dlx, celery_app, celery_worker):
+    @celery_app.task(base=DLXRetryTask, policy=[5])
+    def own():
+        raise OSError
+    celery_worker.reload()
+    own.delay()
+    dlx.assert_retried(own, delays=[5])
+
+def test_wrong(dlx):
+    charge.apply(("order-1",))
+    dlx.assert_retried(charge, delays=[1, 2])
+"""
+
+
+def test_the_page_is_true(broker, tmp_path):
+    page = PAGE.read_text()
+    shop, *others = re.findall(r"(<!-- continued -->\n)?```python\n(.*?)```\n", page, re.DOTALL)
+    tests = [code for is_continued, code in others if is_continued]
+    (promised,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "shop.py").write_text(shop[1])
+    (tmp_path / "test_shop.py").write_text("\n".join(["from shop import app, charge", *tests, MORE]))
+
+    told = run_pytest(tmp_path, "-p", "no:django", "-p", "celery.contrib.pytest", broker=broker)
+
+    assert "1 failed, 5 passed" in told, told
+    shown = [without_ids(line.removeprefix("E").strip()) for line in told.splitlines()]
+    assert {without_ids(line.strip()) for line in promised.splitlines()} <= set(shown)
+
+
+def without_ids(line):
+    return re.sub(r"\b[0-9a-f]{8}\b", "<id>", line)
+
+
+DJANGO = {
+    "settings.py": """
+        SECRET_KEY = "x"
+        INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes"]
+        DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db", "TEST": {"NAME": "test-db"}}}
+        USE_TZ = True
+        CELERY_TASK_ALWAYS_EAGER = True
+        CELERY_TASK_DEFAULT_QUEUE = CELERY_DLX_PREFIX = "@prefix@"
+        """,
+    "shop.py": """
+        from celery import Celery, shared_task
+        from celery_dlx_retry import DLXRetryTask
+
+        app = Celery("shop")
+        app.config_from_object("django.conf:settings", namespace="CELERY")
+
+        @shared_task(base=DLXRetryTask, policy=[60, 600])
+        def confirm(name):
+            from django.contrib.auth.models import Group
+
+            Group.objects.get(name=name)
+            raise ConnectionError("the mail server hung up")
+        """,
+    "conftest.py": """
+        import pytest
+        from shop import app
+
+        @pytest.fixture(scope="session", autouse=True)
+        def broker_url(dlx_rabbitmq):
+            assert dlx_rabbitmq.url == "@url@", "the one that is configured"
+            app.conf.broker_url = dlx_rabbitmq.url
+        """,
+    "pytest.ini": """
+        [pytest]
+        DJANGO_SETTINGS_MODULE = settings
+        dlx_broker_url = @url@
+        """,
+    "test_checkout.py": """
+        import pytest
+        from celery.contrib.testing.worker import start_worker
+        from celery_dlx_retry.testing import record
+        from django.contrib.auth.models import Group
+        from django.db import transaction
+        from django.test import TestCase, TransactionTestCase
+        from shop import app, confirm
+
+        def order(name):
+            with transaction.atomic():
+                Group.objects.create(name=name)
+                transaction.on_commit(lambda: confirm.delay(name))
+
+        class CheckoutTest(TestCase):
+            def test_it_runs_after_the_commit_and_is_retried(self):
+                with record() as dlx:
+                    with self.captureOnCommitCallbacks(execute=True):
+                        order("one")
+                    dlx.assert_retried(confirm, delays=[60, 600])
+                    dlx.assert_dead(confirm, reason="exhausted")
+
+        class WorkerTest(TransactionTestCase):
+            @pytest.fixture(autouse=True)
+            def _recorder(self, dlx):
+                self.dlx = dlx
+
+            def test_a_worker_in_a_thread_sees_what_is_committed(self):
+                app.conf.task_always_eager = False
+                try:
+                    with start_worker(app, perform_ping_check=False):
+                        order("two")
+                        self.dlx.assert_retried(confirm, delays=[60, 600])
+                        self.dlx.assert_dead(confirm, reason="exhausted")
+                finally:
+                    app.conf.task_always_eager = True
+
+        def test_pytest_django(db, dlx, django_capture_on_commit_callbacks):
+            with django_capture_on_commit_callbacks(execute=True):
+                order("three")
+            dlx.assert_retried(confirm, delays=[60, 600])
+        """,
+}
+
+
+def test_djangos_test_cases_and_pytest_django_do_not_get_in_its_way(broker, prefix, tmp_path):
+    for name, text in DJANGO.items():
+        (tmp_path / name).write_text(textwrap.dedent(text).replace("@prefix@", prefix).replace("@url@", broker.url))
+
+    told = run_pytest(tmp_path)
+
+    assert "3 passed" in told, told
+
+
+def test_a_broker_that_is_given_must_be_there(monkeypatch):
+    monkeypatch.delenv("DLX_TEST_BROKER_URL", raising=False)
+
+    with pytest.raises(NoBroker, match=r"127\.0\.0\.1:1// does not answer"):
+        provide(url="amqp://guest:guest@127.0.0.1:1//", may_install=False)
+
+
+def run_pytest(folder, *flags, broker=None):
+    """As a user would, in a project that has nothing to do with ours."""
+    environment = {
+        key: value for key, value in os.environ.items() if key not in {"PYTEST_ADDOPTS", "DLX_TEST_BROKER_URL"}
+    }
+    if broker is not None:
+        environment["DLX_TEST_BROKER_URL"] = broker.url
+    command = [sys.executable, "-m", "pytest", *PLUGINS, "--rootdir", str(folder), *flags]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=90)
+    return done.stdout + done.stderr
