@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 2.0
 
 # Up to RabbitMQ 4.0 its name does come back: it can be declared, and never answers. To delete it takes five seconds.
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = 5.0
 _DELETE_SECONDS = 20.0
 
 
@@ -42,7 +42,7 @@ def declare(connection: Connection, topology: Topology) -> None:
         if not is_settled:
             _settle()
         for queue in doubtful:
-            _replace_if_deaf(connection, queue)
+            _replace_if_deaf(connection, queue, topology)
         for exchange in topology.exchanges:
             with _translated("exchange", exchange.name):
                 channel.exchange_declare(
@@ -92,10 +92,7 @@ def _stands(connection: Connection, topology: Topology) -> bool:
 
 def _doubtful(connection: Connection, topology: Topology) -> list[QueueSpec]:
     """Quorum queues without the exchange that leads to them: somebody has just made them, or died while doing so."""
-    missing = {
-        exchange.name for exchange in topology.exchanges if not _stands(connection, Topology(exchanges=(exchange,)))
-    }
-    unreached = {binding.queue for binding in topology.bindings if binding.exchange in missing}
+    unreached = _unreached(connection, topology)
     return [
         queue
         for queue in topology.queues
@@ -103,7 +100,15 @@ def _doubtful(connection: Connection, topology: Topology) -> list[QueueSpec]:
     ]
 
 
-def _replace_if_deaf(connection: Connection, queue: QueueSpec) -> None:
+def _unreached(connection: Connection, topology: Topology) -> set[str]:
+    """Queues that an exchange which does not stand is to lead to."""
+    missing = {
+        exchange.name for exchange in topology.exchanges if not _stands(connection, Topology(exchanges=(exchange,)))
+    }
+    return {binding.queue for binding in topology.bindings if binding.exchange in missing}
+
+
+def _replace_if_deaf(connection: Connection, queue: QueueSpec, topology: Topology) -> None:
     """Make a queue anew that can be declared and never answers; nothing leads to it yet, so nothing is in it."""
     with _alone(connection, timeout=_ANSWER_SECONDS) as channel:
         try:
@@ -116,6 +121,8 @@ def _replace_if_deaf(connection: Connection, queue: QueueSpec) -> None:
             if message is not None:
                 channel.basic_reject(message.delivery_tag, requeue=True)
             return
+    if queue.name not in _unreached(connection, topology):
+        return  # somebody else has it, and has used it: it is the broker that is slow
     with _alone(connection, timeout=_DELETE_SECONDS) as channel:
         # This does answer, unless it is the broker that hangs.
         if channel.queue_declare(queue.name, passive=True).message_count:
