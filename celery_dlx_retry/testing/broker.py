@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+# What a quorum lane gave to a work queue that was going down it gives again after three minutes; here sooner.
+RESEND_SOON = "-rabbit dead_letter_worker_publisher_confirm_timeout 10000"
 START_SECONDS = 60.0
 
 

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from celery_dlx_retry.testing.broker import START_SECONDS, CommandFailed, RabbitMQ
+from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandFailed, RabbitMQ
 from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed, free_ports, wait_until
 
 WAY = "Docker"
@@ -73,6 +73,7 @@ class Container(RabbitMQ):
         )
         container.ports["5672/tcp"] = (LOOPBACK, amqp_port)
         container.ports["15672/tcp"] = (LOOPBACK, management_port)
+        container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RESEND_SOON)
         self._container = container
         self._engine: Any = None
 

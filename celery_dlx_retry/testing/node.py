@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NoReturn
 
-from celery_dlx_retry.testing.broker import START_SECONDS, CommandFailed, RabbitMQ
+from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandFailed, RabbitMQ
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, WayFailed, free_ports, is_free, listens, wait_until
 
 WAY = "a local rabbitmq-server"
@@ -194,7 +194,7 @@ class PrivateNode(RabbitMQ):
             "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
             "RABBITMQ_NODE_PORT": str(self._amqp_port),
             "RABBITMQ_DIST_PORT": str(self._dist_port),  # the default, 20000 more than the other, may not exist
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ON_LOOPBACK,
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{ON_LOOPBACK} {RESEND_SOON}",
             "RABBITMQ_CTL_ERL_ARGS": ON_LOOPBACK,
             "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang VM, so that we signal the node itself
         }

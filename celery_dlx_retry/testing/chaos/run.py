@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 LONGEST_GAP_SECONDS = 3.0  # between two breaks, at the mean
-QUIET_SECONDS = 3.0  # no lane of the mix is longer, but those after a crash:
-LONGEST_WAIT_SECONDS = 130.0
+QUIET_SECONDS = 3.0  # no lane of the mix is longer, but those after a crash, of two minutes,
+# and what a lane gave to a work queue that was going down: RabbitMQ gives it again after three, unless told otherwise.
+LONGEST_WAIT_SECONDS = 200.0
 IDLE_WORKER_SECONDS = 15.0
 STOP_SECONDS = 30.0
 BROKER_ERRORS = (AMQPError, KombuError, OSError)
