@@ -1,0 +1,200 @@
+"""One contender on a virtual host of its own: its workers, its sender, and queues full of its retries."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from amqp import Message
+from celery import Celery
+from kombu.connection import Connection
+
+from benchmarks.compare import machine
+from benchmarks.compare.slots import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.compare.contenders import Contender
+    from benchmarks.compare.rabbit import Rabbit, Vhost
+
+ROOT = Path(__file__).parents[2]
+WINDOW = 1_000  # publishes without a confirm yet
+START_SECONDS = 60.0
+CONFIRM_SECONDS = 60.0
+
+
+class TookTooLong(Exception):
+    """Something did not come in time; the message says what."""
+
+
+class Worker:
+    """A worker in processes of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.pid = process.pid
+        self.process, self._folder = process, folder
+        self.started_at = time.time()
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: (self._folder / "ready").exists() or self.process.poll() is not None, what="a worker")
+        if self.process.poll() is not None:
+            raise TookTooLong((self._folder / "log").read_text()[-2000:])
+
+    def kill(self) -> None:
+        """``kill -9`` of the whole of it."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Stage:
+    """``queues`` are the work queues; the first is the default one."""
+
+    def __init__(self, contender: Contender, vhost: Vhost, folder: Path, queues: list[str]) -> None:
+        self.contender, self.vhost, self.rabbit, self.queues = contender, vhost, vhost.rabbit, queues
+        self._folder = folder
+        self.app = Celery("sender", set_as_current=False)
+        self.app.conf.update(contender.conf(vhost.url, queues))
+        (folder / "notes").touch()
+        Counter.make(folder / "counter")
+        self._counter = Counter(folder / "counter")
+
+    @contextmanager
+    def worker(
+        self, pool: str = "prefork", *, tasks: int = 0, lanes: int = 1, is_captured: bool = False, url: str = ""
+    ) -> Iterator[Worker]:
+        """Start one with two places in its pool; it is killed afterwards."""
+        settings = {
+            "contender": self.contender.key, "url": url or self.vhost.url, "queues": self.queues, "pool": pool,
+            "folder": str(self._folder), "concurrency": 1 if pool == "solo" else 2,
+            "tasks": tasks, "lanes": lanes, "is_captured": is_captured,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "benchmarks.compare.floor"]
+        if self.contender.way != "raw":
+            command = [
+                *(sys.executable, "-m", "celery", "-A", "benchmarks.compare.project", "worker", "-P", pool),
+                *("-c", str(settings["concurrency"]), "-l", "ERROR", "--without-mingle", "--without-gossip"),
+            ]
+        environment = {
+            **os.environ,
+            "BENCH_PROJECT": json.dumps(settings),
+            "C_FORCE_ROOT": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        (self._folder / "ready").unlink(missing_ok=True)
+        with (self._folder / "log").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own project
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        worker = Worker(process, self._folder)
+        try:
+            yield worker
+        finally:
+            if process.poll() is None:
+                worker.kill()
+
+    def declare(self) -> None:
+        """The work queues, for who sends before the first worker starts."""
+        with Connection(self.vhost.url) as connection:
+            for name in self.queues:
+                self.contender.queue(name)(connection.default_channel).declare()
+
+    def send(self, task: str, count: int = 1, *args: Any) -> None:
+        """New tasks, evenly over the work queues."""
+        with self.app.connection_for_write() as connection, self.app.amqp.Producer(connection) as producer:
+            for number in range(count):
+                name = self.queues[number % len(self.queues)]
+                self.app.send_task(
+                    f"bench.{task}", args, exchange=name, routing_key=name, producer=producer, declare=()
+                )
+
+    def runs(self) -> int:
+        """How often tasks ran that count."""
+        return self._counter.total()
+
+    def notes(self, kind: str) -> list[float]:
+        """What tasks noted so far."""
+        whole = (self._folder / "notes").read_text().rpartition("\n")[0]
+        pairs = (line.split() for line in whole.splitlines())
+        return [float(value) for found, value in pairs if found == kind]
+
+    def forget(self) -> None:
+        """Drop all notes."""
+        (self._folder / "notes").write_text("")
+
+    def captured(self, *tasks: str) -> dict[str, dict[str, Any]]:
+        """One retry of each task as it went over the wire."""
+        files = {task: self._folder / f"bench.{task}.json" for task in tasks}
+        with self.worker("solo", is_captured=True) as worker:
+            worker.wait_until_ready()
+            for task in tasks:
+                self.send(task)
+            wait_for(lambda: all(file.exists() for file in files.values()), what="a retry")
+        return {task: json.loads(file.read_text()) for task, file in files.items()}
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text()
+
+
+@contextmanager
+def stage(rabbit: Rabbit, contender: Contender, *, queues: int = 1) -> Iterator[Stage]:
+    """All of it is gone afterwards."""
+    with rabbit.vhost() as vhost, TemporaryDirectory(prefix="bench-") as folder:
+        it = Stage(contender, vhost, Path(folder), [f"work{number}" for number in range(queues)])
+        it.declare()
+        yield it
+
+
+def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", tell: Callable[[int], None] = bool) -> None:
+    """Publish copies of a captured retry, each with an id of its own; returns when all are confirmed.
+
+    With ``queue`` they come back there, with the time in a header at which they should.
+    """
+    body, properties = retry["body"], dict(retry["properties"])
+    headers = properties.pop("application_headers")
+    seconds = float(headers.get("bench-seconds") or 0)
+    unconfirmed: set[int] = set()
+
+    def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+        unconfirmed.difference_update({each for each in unconfirmed if each <= tag} if multiple else {tag})
+
+    del queue, seconds
+    with Connection(url) as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+        channel.events["basic_ack"].add(on_ack)
+        for number in range(1, count + 1):
+            headers["id"] = properties["correlation_id"] = str(uuid4())
+            if headers.get("eta"):
+                headers["eta"] = retry["eta"]
+            unconfirmed.add(number)
+            channel.basic_publish(
+                Message(body, application_headers=headers, **properties),
+                exchange=retry["exchange"], routing_key=retry["routing_key"], mandatory=True,
+            )  # fmt: skip
+            while len(unconfirmed) > WINDOW:
+                connection.drain_events(timeout=CONFIRM_SECONDS)
+            if not number % 1_000:
+                tell(number)
+        while unconfirmed:
+            connection.drain_events(timeout=CONFIRM_SECONDS)
+
+
+def wait_for(check: Callable[[], bool], *, what: str, within: float = START_SECONDS, every: float = 0.05) -> None:
+    """Poll until it is so."""
+    deadline = time.monotonic() + within
+    while not check():
+        if time.monotonic() > deadline:
+            raise TookTooLong(f"{what}: not within {within:.0f} s")
+        time.sleep(every)  # noqa: TID251 - a process of its own can only be polled
