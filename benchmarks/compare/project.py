@@ -21,8 +21,8 @@ from celery_dlx_retry import DLXRetryTask
 
 LOOP_SECONDS = 1
 LONG_SECONDS = 3_600
-CROWD_SECONDS = 20
 LATE_SECONDS = 2
+LANES = 30
 
 settings = json.loads(os.environ["BENCH_PROJECT"])
 folder = Path(settings["folder"])
@@ -81,19 +81,20 @@ def late(self: Any, due: float | None = None) -> None:
     note("late", time.time() - due)
 
 
-@app.task(name="bench.crowd", default_retry_delay=CROWD_SECONDS, **options)
+@app.task(name="bench.crowd", default_retry_delay=settings["crowd_seconds"], **options)
 def crowd(self: Any, due: float | None = None) -> None:
     """The same, among many."""
     if due is None:
-        raise self.retry(args=(time.time() + CROWD_SECONDS,))
+        raise self.retry(args=(time.time() + settings["crowd_seconds"],))
     note("crowd", time.time() - due)
 
 
 for number in range(settings["tasks"]):
-    # So many tasks of a real project, which share thirty delays.
-    app.task(
-        name=f"bench.other_{number}", **{**options, "default_retry_delay": 10 + number % settings["lanes"]}
-    )(lambda _self: None)  # fmt: skip
+    # As many as a real project has, with thirty delays among them.
+
+    @app.task(name=f"bench.other_{number}", default_retry_delay=10 + number % LANES, **options)
+    def other(_self: Any) -> None:
+        """Never sent."""
 
 
 @worker_ready.connect

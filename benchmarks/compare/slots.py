@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLOTS = 65_536
+SLOTS = 8_192
 SLOT = struct.Struct("=Q")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from amqp import Message
 from celery import Celery
 from kombu.connection import Connection
 
-from benchmarks.compare import machine
 from benchmarks.compare.slots import Counter
 
 if TYPE_CHECKING:
@@ -47,9 +45,12 @@ class Worker:
         self.process, self._folder = process, folder
         self.started_at = time.time()
 
+    def is_dead(self) -> bool:
+        return self.process.poll() is not None
+
     def wait_until_ready(self) -> None:
-        wait_for(lambda: (self._folder / "ready").exists() or self.process.poll() is not None, what="a worker")
-        if self.process.poll() is not None:
+        wait_for(lambda: (self._folder / "ready").exists() or self.is_dead(), what="a worker")
+        if self.is_dead():
             raise TookTooLong((self._folder / "log").read_text()[-2000:])
 
     def kill(self) -> None:
@@ -64,6 +65,8 @@ class Stage:
     def __init__(self, contender: Contender, vhost: Vhost, folder: Path, queues: list[str]) -> None:
         self.contender, self.vhost, self.rabbit, self.queues = contender, vhost, vhost.rabbit, queues
         self._folder = folder
+        #: How long a retry of ``bench.crowd`` waits.
+        self.crowd_seconds = 20
         self.app = Celery("sender", set_as_current=False)
         self.app.conf.update(contender.conf(vhost.url, queues))
         (folder / "notes").touch()
@@ -72,13 +75,20 @@ class Stage:
 
     @contextmanager
     def worker(
-        self, pool: str = "prefork", *, tasks: int = 0, lanes: int = 1, is_captured: bool = False, url: str = ""
+        self,
+        pool: str = "prefork",
+        *,
+        queues: list[str] | None = None,
+        tasks: int = 0,
+        is_captured: bool = False,
+        url: str = "",
     ) -> Iterator[Worker]:
         """Start one with two places in its pool; it is killed afterwards."""
         settings = {
-            "contender": self.contender.key, "url": url or self.vhost.url, "queues": self.queues, "pool": pool,
+            "contender": self.contender.key, "url": url or self.vhost.url, "pool": pool,
+            "queues": queues or self.queues, "crowd_seconds": self.crowd_seconds,
             "folder": str(self._folder), "concurrency": 1 if pool == "solo" else 2,
-            "tasks": tasks, "lanes": lanes, "is_captured": is_captured,
+            "tasks": tasks, "is_captured": is_captured,
         }  # fmt: skip
         command = [sys.executable, "-m", "benchmarks.compare.floor"]
         if self.contender.way != "raw":
@@ -110,14 +120,27 @@ class Stage:
             for name in self.queues:
                 self.contender.queue(name)(connection.default_channel).declare()
 
-    def send(self, task: str, count: int = 1, *args: Any) -> None:
+    def send(self, task: str, count: int = 1) -> None:
         """New tasks, evenly over the work queues."""
-        with self.app.connection_for_write() as connection, self.app.amqp.Producer(connection) as producer:
+        with self.sender() as send:
             for number in range(count):
-                name = self.queues[number % len(self.queues)]
-                self.app.send_task(
-                    f"bench.{task}", args, exchange=name, routing_key=name, producer=producer, declare=()
-                )
+                send(task, queue=self.queues[number % len(self.queues)])
+
+    @contextmanager
+    def sender(self) -> Iterator[Callable[..., None]]:
+        """Sends one task at a time over a connection that stays."""
+        with self.app.connection_for_write() as connection, self.app.amqp.Producer(connection) as producer:
+
+            def send(task: str, *args: Any, queue: str = self.queues[0]) -> None:
+                route = {"exchange": queue, "routing_key": queue}
+                self.app.send_task(f"bench.{task}", args, **route, producer=producer, declare=())
+
+            yield send
+
+    def ready(self, queue: str) -> int:
+        """Messages of a queue that nobody holds."""
+        with Connection(self.vhost.url) as connection:
+            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
 
     def runs(self) -> int:
         """How often tasks ran that count."""
@@ -143,9 +166,6 @@ class Stage:
             wait_for(lambda: all(file.exists() for file in files.values()), what="a retry")
         return {task: json.loads(file.read_text()) for task, file in files.items()}
 
-    def log(self) -> str:
-        return (self._folder / "log").read_text()
-
 
 @contextmanager
 def stage(rabbit: Rabbit, contender: Contender, *, queues: int = 1) -> Iterator[Stage]:
@@ -156,37 +176,39 @@ def stage(rabbit: Rabbit, contender: Contender, *, queues: int = 1) -> Iterator[
         yield it
 
 
-def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", tell: Callable[[int], None] = bool) -> None:
+def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", seconds: float = 0.0) -> None:
     """Publish copies of a captured retry, each with an id of its own; returns when all are confirmed.
 
-    With ``queue`` they come back there, with the time in a header at which they should.
+    With ``seconds`` the first argument of each is when it is due; with ``queue`` they come back there.
     """
-    body, properties = retry["body"], dict(retry["properties"])
+    properties = dict(retry["properties"])
     headers = properties.pop("application_headers")
-    seconds = float(headers.get("bench-seconds") or 0)
+    body, routing_key = json.loads(retry["body"]), retry["routing_key"]
+    if queue:
+        # The last word is the work queue's name, in a lane as on Celery's ladder of binary digits.
+        routing_key = ".".join([*routing_key.split(".")[:-1], queue])
     unconfirmed: set[int] = set()
 
     def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
         unconfirmed.difference_update({each for each in unconfirmed if each <= tag} if multiple else {tag})
 
-    del queue, seconds
     with Connection(url) as connection:
         channel = connection.channel()
         channel.confirm_select()
         channel.events["basic_ack"].add(on_ack)
         for number in range(1, count + 1):
             headers["id"] = properties["correlation_id"] = str(uuid4())
-            if headers.get("eta"):
-                headers["eta"] = retry["eta"]
+            if seconds:
+                body[0][0] = time.time() + seconds
+                if headers.get("eta"):
+                    headers["eta"] = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat()
             unconfirmed.add(number)
             channel.basic_publish(
-                Message(body, application_headers=headers, **properties),
-                exchange=retry["exchange"], routing_key=retry["routing_key"], mandatory=True,
+                Message(json.dumps(body), application_headers=headers, **properties),
+                exchange=retry["exchange"], routing_key=routing_key, mandatory=True,
             )  # fmt: skip
             while len(unconfirmed) > WINDOW:
                 connection.drain_events(timeout=CONFIRM_SECONDS)
-            if not number % 1_000:
-                tell(number)
         while unconfirmed:
             connection.drain_events(timeout=CONFIRM_SECONDS)
 

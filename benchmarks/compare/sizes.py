@@ -1,0 +1,58 @@
+"""How much is measured: the full run, the quick one, and the smallest that touches everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.compare.contenders import ALL, CELERYS, CLASSIC, FLOOR, Contender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The defaults are the full run's."""
+
+    contenders: tuple[Contender, ...] = ALL
+    #: How often each pool is measured.
+    pools: tuple[tuple[str, int], ...] = (("prefork", 3), ("solo", 1), ("threads", 1))
+    #: Tasks in circulation, runs before the window, and its seconds.
+    circulating: int = 4_000
+    warm: int = 400
+    window_seconds: float = 3.0
+    depths: tuple[int, ...] = (1_000, 10_000, 100_000)
+    probes_at: int = 10_000
+    fresh: int = 150
+    retries: int = 500
+    late: int = 80
+    crowd: int = 50_000
+    crowd_seconds: int = 20
+    starts: int = 3
+    tasks: int = 200
+    work_queues: tuple[int, ...] = (1, 50)
+    wire: int = 100
+    #: Nothing new is begun after this.
+    minutes: float = 13.5
+
+    @property
+    def celerys(self) -> tuple[Contender, ...]:
+        """Those that run tasks."""
+        return tuple(each for each in CELERYS if each in self.contenders)
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    pools=(("prefork", 1),),
+    circulating=1_500, warm=200, window_seconds=1.5,
+    depths=(1_000, 2_000), probes_at=2_000, fresh=50, retries=200,
+    late=20, crowd=2_000, crowd_seconds=3,
+    starts=1, work_queues=(), wire=0,
+    minutes=1.8,
+)  # fmt: skip
+TINY = Sizes(
+    contenders=(CLASSIC, FLOOR),
+    pools=(("solo", 1),),
+    circulating=50, warm=10, window_seconds=0.3,
+    depths=(200,), probes_at=200, fresh=3, retries=10,
+    late=2, crowd=20, crowd_seconds=1,
+    starts=1, tasks=3, work_queues=(), wire=0,
+    minutes=1.0,
+)  # fmt: skip
