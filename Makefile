@@ -1,8 +1,8 @@
-# make test | cluster | demo | lint | format | clean; the environment is made when it is missing or pyproject.toml has changed.
+# make test | cluster | bench | bench-quick | demo | lint | format | clean; the environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster demo lint format clean
+.PHONY: test cluster bench bench-quick demo lint format clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -11,6 +11,14 @@ test: lint
 # Three RabbitMQ nodes and what happens when one of them dies.
 cluster: .venv/ready
 	@$(BIN)/python -m pytest tests/cluster
+
+# Ways for a retry to wait, side by side, into docs/benchmarks.md: a quarter of an hour, best on a machine without other work.
+bench: .venv/bench
+	@$(BIN)/python -m benchmarks.compare --page docs/benchmarks.md
+
+# The same, smaller, in two minutes; into build/bench.
+bench-quick: .venv/bench
+	@$(BIN)/python -m benchmarks.compare --quick
 
 demo: .venv/demo
 	@$(BIN)/python -m example_project.demo
@@ -36,6 +44,10 @@ clean:
 	  || { echo "$(PYTHON) cannot make virtual environments: install python3-venv, or choose another with PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+.venv/bench: .venv/demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 .venv/ready: .venv/demo

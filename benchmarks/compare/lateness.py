@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,7 @@ def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]
     With Celery's countdown the crowd waits in the worker itself, and is run there; it has no other way.
     """
     is_held = stage.contender.key == "countdown"
+    stage.has_prefetch_limit = not is_held  # see waiting.measure
     work, other = stage.queues
     retry = stage.captured("crowd")["crowd"]
     with stage.worker(queues=[work]) as worker:
@@ -116,8 +118,6 @@ def trickle(stage: Stage, count: int, *, seconds: float) -> Late | None:
         for number in range(count):
             time.sleep(max(0.0, start + seconds * number / count - time.monotonic()))  # noqa: TID251 - the pace
             send("late")
-    try:
+    with suppress(TookTooLong):
         wait_for(lambda: len(stage.notes("late")) >= before + count, what="probes", within=PATIENCE_SECONDS, every=0.2)
-    except TookTooLong:
-        pass
     return Late.of(stage.notes("late")[before:], expected=count)

@@ -50,14 +50,12 @@ def _proportional_kb(pid: int) -> int:
 
 
 def described() -> dict[str, str]:
-    """This machine and what runs on it, as the reader of a figure wants to know it."""
+    """The machine and what runs on it, as the reader of a figure wants to know it."""
     names = ("celery", "kombu", "amqp", "celery-dlx-retry")
-    model = next(
-        (line.partition(":")[2].strip() for line in (PROC / "cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
+    processors = (PROC / "cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in processors if "model name" in line]
     return {
-        "cpu": model,
+        "CPU": models[0] if models else platform.machine(),
         "cores": str(os.cpu_count()),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB",
         "system": f"{platform.system()} {platform.release()}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-NONE = "–"
+NONE = "-"
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
+from matplotlib.figure import Figure
 
 from benchmarks.compare.contenders import ALL, BY_KEY
 from benchmarks.compare.numbers import figure
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.compare.run import Results
-
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt  # noqa: E402 - after the choice of a backend without a display
 
 COLOURS = {
     "countdown": "#b0b0b0", "native": "#7a7a7a", "classic": "#d9603b", "quorum": "#3b82c4",
@@ -37,7 +33,9 @@ def panels(found: Results) -> dict[str, dict[str, Any]]:
     all_of["lateness p99 beside a crowd, ms"] = {key: it["beside"]["p99"] for key, it in late.items() if it["beside"]}
     waiting = found.get("waiting") or {}
     most = max((int(depth) for it in waiting.values() for depth in it["worker_mb"]), default=0)
-    all_of[f"worker memory, {most:,} waiting, MB"] = {key: it["worker_mb"].get(most) for key, it in waiting.items()}
+    all_of[f"worker memory, {most:,} waiting, MB"] = {
+        key: it["worker_mb"].get(str(most)) for key, it in waiting.items()
+    }
     all_of[f"first task after kill -9, {most:,} waiting, s"] = _column(waiting, "recovery_seconds")
     those = {title: {key: value for key, value in bars.items() if value is not None} for title, bars in all_of.items()}
     return {title: bars for title, bars in those.items() if bars}
@@ -46,9 +44,9 @@ def panels(found: Results) -> dict[str, dict[str, Any]]:
 def draw(found: Results, path: Path) -> None:
     """Write the picture."""
     shown = panels(found)
-    columns = 2
-    rows = -(-len(shown) // columns)
-    picture, axes = plt.subplots(rows, columns, figsize=(11, 2.1 * rows), squeeze=False, layout="constrained")
+    columns, rows = 2, max(1, -(-len(shown) // 2))
+    picture = Figure(figsize=(11, 2.1 * rows), layout="constrained")
+    axes = picture.subplots(rows, columns, squeeze=False)
     for axis in axes.flat[len(shown) :]:
         axis.set_visible(False)
     for axis, (title, bars) in zip(axes.flat, shown.items(), strict=False):
@@ -59,13 +57,11 @@ def draw(found: Results, path: Path) -> None:
         above = [value for value in values if value > 0]
         if above and max(above) > LOGARITHMIC_FROM * min(above):
             axis.set_xscale("log")
-            title += ", logarithmic"
         axis.margins(x=0.15)
-        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_title(f"{title}, logarithmic" if axis.get_xscale() == "log" else title, fontsize=10, loc="left")
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     picture.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(picture)
 
 
 def _column(rates: Results, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ What it is to be comes from the environment; see ``stage.py``.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from amqp.channel import Channel
 from celery import Celery, Task
-from celery.signals import worker_ready
+from celery.signals import worker_process_init, worker_ready
 
 from benchmarks.compare.contenders import BY_KEY
 from benchmarks.compare.slots import Counter
@@ -31,6 +32,8 @@ is_dlx = contender.way == "dlx"
 
 app = Celery("bench", set_as_current=False)
 app.conf.update(contender.conf(settings["url"], settings["queues"]))
+if not settings["has_prefetch_limit"]:
+    app.conf.worker_prefetch_multiplier = 0
 if is_dlx:
     app.conf.dlx_prefix = "bench"
 options: dict[str, Any] = {
@@ -97,9 +100,16 @@ for number in range(settings["tasks"]):
         """Never sent."""
 
 
+@worker_process_init.connect
+def settle(**_: Any) -> None:
+    """The first full collection writes into every page that a child shares with its parent; not amid a measurement."""
+    gc.collect()
+
+
 @worker_ready.connect
 def tell(**_: Any) -> None:
     """The parent waits for it."""
+    settle()
     (folder / "ready").touch()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from benchmarks.compare import machine
+from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.testing.sandbox import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,16 +71,16 @@ class Rabbit:
             return json.loads(response.read() or "null")
 
     def _wait_for_http(self) -> None:
-        deadline = time.monotonic() + 15
-        while True:
-            try:
-                self._call("GET", "/whoami")
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)  # noqa: TID251 - it comes up a moment after AMQP
-            else:
-                return
+        """It comes up a moment after AMQP does."""
+        if not wait_until(self._answers, within=15):
+            raise NoBroker(tried=f"its HTTP API at {self._base} does not answer")
+
+    def _answers(self) -> bool:
+        try:
+            self._call("GET", "/whoami")
+        except OSError:
+            return False
+        return True
 
 
 class Vhost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,10 +10,12 @@ from rich.table import Table
 
 from benchmarks.compare.contenders import BY_KEY
 from benchmarks.compare.numbers import NONE, figure, ratio
-from benchmarks.compare.targets import targets
+from benchmarks.compare.targets import targets, total_cpu
+from benchmarks.compare.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from benchmarks.compare.run import Results
 
@@ -42,10 +43,9 @@ def sheets(found: Results) -> Iterator[Sheet]:
         yield _lateness(late)
     if waiting := found.get("waiting"):
         yield _memory(waiting, found.get("wire") or {})
-        yield _fresh("New tasks while retries wait", waiting)
         yield _depth(waiting)
-    if also := found.get("also"):
-        yield _fresh(f"New tasks while retries wait, RabbitMQ {also['rabbitmq']}", also["waiting"])
+    for rabbitmq, fresh in (found.get("fresh") or {}).items():
+        yield _fresh(rabbitmq, fresh)
     if start := found.get("start"):
         yield _start(start, found.get("waiting") or {})
     if growth := found.get("growth"):
@@ -56,12 +56,12 @@ def _throughput(pool: str, rates: Results) -> Sheet:
     base = (rates.get("countdown") or {}).get("per_second")
     return Sheet(
         title=f"Retries through one worker, {pool}",
-        head=("", "retries/s", "× countdown", "worker CPU, ms", "broker CPU, ms"),
+        head=("", "retries/s", "of countdown's", "worker CPU, ms", "broker CPU, ms"),
         rows=tuple(
             (
                 _title(key),
                 figure(rate["per_second"]),
-                NONE if key == "plain" else figure(ratio(rate["per_second"], base)),
+                NONE if key == "plain" else figure(ratio(rate["per_second"], base), " times"),
                 figure(rate["worker_ms"]),
                 figure(rate["broker_ms"]),
             )
@@ -82,7 +82,9 @@ def _lateness(late: Results) -> Sheet:
     return Sheet(
         title="Lateness",
         head=("p50 / p99 / most", "at idle", "beside a crowd that expires", "the crowd itself"),
-        rows=tuple((_title(key), *(cell(it[name]) for name in ("idle", "beside", "crowd"))) for key, it in late.items()),
+        rows=tuple(
+            (_title(key), *(cell(it[name]) for name in ("idle", "beside", "crowd"))) for key, it in late.items()
+        ),
         note="With Celery's countdown the crowd is run by the worker that holds it; "
         "the others' is taken from its queue by one Python process.",
     )
@@ -103,7 +105,7 @@ def _memory(waiting: Results, wire: Results) -> Sheet:
         rows=tuple(
             (
                 _title(key),
-                *(_mb(it["worker_mb"].get(depth)) for depth in depths),
+                *(_mb(it["worker_mb"].get(str(depth))) for depth in depths),
                 figure(it["broker_bytes"], " B"),
                 figure(it["message_bytes"], " B"),
                 figure(wire.get(key), " B"),
@@ -111,18 +113,20 @@ def _memory(waiting: Results, wire: Results) -> Sheet:
             )
             for key, it in waiting.items()
         ),
+        note="Celery's countdown has `worker_prefetch_multiplier = 0` here and where a crowd expires: "
+        "with its default, an idle worker takes in only a few of them a second.",
     )
 
 
-def _fresh(title: str, waiting: Results) -> Sheet:
+def _fresh(rabbitmq: str, fresh: Results) -> Sheet:
     def cell(pair: Any) -> str:
-        return f"{figure(pair[0])} / {figure(pair[1])} ms" if pair else "none ran in 20 s"
+        return f"{figure(pair[0])} / {figure(pair[1])} ms" if pair else f"not all ran within {PATIENCE_SECONDS:.0f} s"
 
-    depths = sorted({int(depth) for it in waiting.values() for depth in it["fresh_ms"]})
+    waiting = max((it["waiting"] for it in fresh.values()), default=0)
     return Sheet(
-        title=title,
-        head=("p50 / p99", *(f"{depth:,} waiting" for depth in depths)),
-        rows=tuple((_title(key), *(cell(it["fresh_ms"].get(depth)) for depth in depths)) for key, it in waiting.items()),
+        title=f"How long new tasks take to a worker, RabbitMQ {rabbitmq}",
+        head=("p50 / p99", "idle", f"while {waiting:,} retries wait"),
+        rows=tuple((_title(key), cell(it["idle"]), cell(it["beside"])) for key, it in fresh.items()),
     )
 
 
@@ -132,7 +136,8 @@ def _depth(waiting: Results) -> Sheet:
         title="CPU of one more retry, worker and broker together",
         head=("", *(f"{depth:,} waiting" for depth in depths)),
         rows=tuple(
-            (_title(key), *(figure(it["retry_ms"].get(depth), " ms") for depth in depths)) for key, it in waiting.items()
+            (_title(key), *(figure(it["retry_ms"].get(str(depth)), " ms") for depth in depths))
+            for key, it in waiting.items()
         ),
     )
 
@@ -161,7 +166,7 @@ def _growth(growth: Results) -> Sheet:
         rows=tuple(
             (
                 _title(key),
-                *(figure(it[count]["worker_ms"] + it[count]["broker_ms"], " ms") if it.get(count) else NONE
+                *(figure(total_cpu(it.get(str(count))), " ms")
                   for count in counts),
             )
             for key, it in growth.items()
@@ -214,8 +219,9 @@ def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[s
         yield f"| {' | '.join(row)} |"
 
 
-def write_into(page: Path, found: Results, *, plot: str) -> None:
-    """Put the figures between the marks of a page."""
+def write_into(page: Path, found: Results) -> None:
+    """Put the figures between the marks of a page; the plot has its name."""
+    plot = page.with_suffix(".png").name
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     tail = rest.partition(END)[2]

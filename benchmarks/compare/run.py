@@ -5,35 +5,36 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.compare import lateness, machine, throughput, waiting, wire
 from benchmarks.compare.contenders import CLASSIC, COUNTDOWN, PIPELINED, QUORUM
-from benchmarks.compare.numbers import middle
+from benchmarks.compare.numbers import figure, middle
 from benchmarks.compare.rabbit import Rabbit
 from benchmarks.compare.stage import TookTooLong, stage
 from celery_dlx_retry.testing import provide
 from celery_dlx_retry.testing.node import start_private_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
     from benchmarks.compare.contenders import Contender
     from benchmarks.compare.sizes import Sizes
     from benchmarks.compare.stage import Stage
 
-PARTS = ("throughput", "waiting", "lateness", "start", "growth", "wire", "also")
+PARTS = ("throughput", "waiting", "lateness", "fresh", "start", "growth", "wire")
 #: A root filesystem with another RabbitMQ, for the latency of new tasks there.
 ALSO = "DLX_BENCH_ALSO_ROOT"
+RATES = ("per_second", "worker_ms", "broker_ms")
 
 Results = dict[str, Any]
 
 
 class Run:
-    """Collects what is found; what does not come in time, or begins too late, stays None."""
+    """Collects what is found; what does not come in time, or would begin too late, is left out and told."""
 
     def __init__(self, sizes: Sizes, rabbit: Rabbit) -> None:
         self._sizes, self._rabbit = sizes, rabbit
@@ -50,50 +51,48 @@ class Run:
                     if contender == PIPELINED and pool != sizes.pools[0][0]:
                         continue
                     for task in ("plain", "loop") if contender == COUNTDOWN else ("loop",):
-                        key = contender.key if task == "loop" else task
-                        rates.setdefault(key, []).append(self._rate(contender, pool, task))
+                        title = f"{pool}, {'plain tasks' if task == 'plain' else contender.title}"
+                        rate = self._step(title, contender, partial(self._rate, pool=pool, task=task))
+                        rates.setdefault(contender.key if task == "loop" else task, []).append(rate or {})
             found[pool] = {
-                key: {name: middle(each[name] for each in those if each) for name in ("per_second", "worker_ms", "broker_ms")}
-                for key, those in rates.items()
+                key: {name: middle(each.get(name) for each in those) for name in RATES} for key, those in rates.items()
             }
         return found
 
     def waiting(self) -> Results:
-        """Memory, latency of new tasks, cost of further retries, recovery."""
-        sizes, found = self._sizes, {}
-        for contender in sizes.celerys:
-            with self._step(f"waiting, {contender.title}") as step, stage(self._rabbit, contender) as it:
-                found[contender.key] = step.found = asdict(
-                    waiting.measure(
-                        it,
-                        depths=sizes.depths,
-                        probes_at=sizes.probes_at,
-                        probes=sizes.fresh,
-                        retries=sizes.retries,
-                        say=step.say,
-                    )
-                )
-        return found
+        """Memory, cost of further retries, recovery."""
+        sizes = self._sizes
+        measure = partial(waiting.measure, depths=sizes.depths, retries=sizes.retries)
+        return self._each("waiting", sizes.celerys, measure)
 
     def lateness(self) -> Results:
         """At idle and beside a crowd."""
-        sizes, found = self._sizes, {}
-        for contender in sizes.celerys:
-            with self._step(f"lateness, {contender.title}") as step, stage(self._rabbit, contender, queues=2) as it:
-                it.crowd_seconds = sizes.crowd_seconds
-                late = lateness.measure(it, probes=sizes.late, crowd=sizes.crowd, say=step.say)
-                found[contender.key] = step.found = asdict(late)
+        sizes = self._sizes
+
+        def measure(it: Stage, *, say: Callable[[str], None]) -> lateness.Lateness:
+            it.crowd_seconds = sizes.crowd_seconds
+            return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd, say=say)
+
+        return self._each("lateness", sizes.celerys, measure, queues=2)
+
+    def fresh(self) -> Results:
+        """New tasks while retries wait, here and on another RabbitMQ, if there is one."""
+        found = {self._rabbit.version: self._fresh(self._rabbit)}
+        if root := os.environ.get(ALSO):
+            with start_private_node(Path(root).expanduser().resolve()) as node:
+                found[node.version] = self._fresh(Rabbit(node))
         return found
 
     def start(self) -> Results:
         """A worker with many tasks: the first one that a broker sees, and the next one."""
-        sizes, times = self._sizes, {}
-        for _ in range(sizes.starts):
-            for contender in sizes.celerys:
-                with self._step(f"start, {contender.title}") as step, stage(self._rabbit, contender) as it:
-                    first, again = (waiting.first_task(it, tasks=sizes.tasks) for _ in range(2))
-                    step.found = {"first": first, "again": again}
-                    times.setdefault(contender.key, []).append(step.found)
+        times: dict[str, list[Any]] = {}
+
+        def measure(it: Stage, *, say: object) -> Results:  # noqa: ARG001 - nothing to tell
+            return {when: waiting.first_task(it, tasks=self._sizes.tasks) for when in ("first", "again")}
+
+        for _ in range(self._sizes.starts):
+            for key, found in self._each("start", self._sizes.celerys, measure).items():
+                times.setdefault(key, []).append(found)
         return {
             key: {when: middle(each[when] for each in those) for when in ("first", "again")}
             for key, those in times.items()
@@ -103,66 +102,51 @@ class Run:
         """The same tasks in one work queue and in many."""
         found: Results = {}
         for count in self._sizes.work_queues:
-            for contender in (CLASSIC, QUORUM):
-                title = f"{count} work queues, {contender.title}"
-                with self._step(title) as step, stage(self._rabbit, contender, queues=count) as it:
-                    step.found = asdict(self._measured(it, "prefork", "loop"))
-                    found.setdefault(contender.key, {})[count] = step.found
+            measure = partial(self._rate, pool="prefork", task="loop")
+            for key, rate in self._each(f"{count} work queues", (CLASSIC, QUORUM), measure, queues=count).items():
+                found.setdefault(key, {})[count] = rate
         return found
 
     def wire(self) -> Results:
         """Bytes."""
-        found: Results = {}
-        for contender in self._sizes.contenders if self._sizes.wire else ():
-            if contender == PIPELINED:
-                continue
-            with self._step(f"bytes, {contender.title}") as step, stage(self._rabbit, contender) as it:
-                found[contender.key] = step.found = wire.measure(it, count=self._sizes.wire)
-        return found
-
-    def also(self) -> Results:
-        """New tasks while retries wait, on another RabbitMQ, if there is one."""
-        root = os.environ.get(ALSO)
-        if not root:
+        if not self._sizes.wire:
             return {}
-        sizes, found = self._sizes, {}
-        with start_private_node(Path(root).expanduser().resolve()) as node:
-            rabbit = Rabbit(node)
-            for contender in sizes.celerys:
-                title = f"RabbitMQ {node.version}, {contender.title}"
-                with self._step(title) as step, stage(rabbit, contender) as it:
-                    seen = waiting.measure(
-                        it, depths=(sizes.probes_at,), probes_at=sizes.probes_at, probes=sizes.fresh,
-                        retries=sizes.retries, say=step.say,
-                    )  # fmt: skip
-                    found[contender.key] = step.found = asdict(seen)
-        return {"rabbitmq": node.version, "waiting": found}
+        contenders = [each for each in self._sizes.contenders if each != PIPELINED]
+        return self._each("bytes", contenders, partial(wire.measure, count=self._sizes.wire))
 
-    def _rate(self, contender: Contender, pool: str, task: str) -> Results | None:
-        what = "plain tasks" if task == "plain" else contender.title
-        with self._step(f"{pool}, {what}") as step, stage(self._rabbit, contender) as it:
-            step.found = asdict(self._measured(it, pool, task))
-            return step.found
-        return None
+    def _fresh(self, rabbit: Rabbit) -> Results:
+        sizes = self._sizes
+        measure = partial(waiting.measure_fresh, waiting=sizes.probes_at, probes=sizes.fresh)
+        return self._each(f"new tasks, RabbitMQ {rabbit.version}", sizes.celerys, measure, rabbit=rabbit)
 
-    def _measured(self, it: Stage, pool: str, task: str) -> throughput.Rate:
+    def _rate(self, it: Stage, *, say: object, pool: str, task: str) -> throughput.Rate:  # noqa: ARG002
         sizes = self._sizes
         crowd = sizes.circulating * (2 if task == "plain" else 1)
         return throughput.measure(it, pool, task=task, crowd=crowd, warm=sizes.warm, seconds=sizes.window_seconds)
 
-    @contextmanager
-    def _step(self, title: str) -> Iterator[Step]:
-        """One line of progress; a step that takes too long is told and passed over, and so is one that is too late."""
-        step = Step(title, time.monotonic() - self._started_at)
+    def _each(self, what: str, contenders: Iterable[Contender], measure: Any, **options: Any) -> Results:
+        found = {each.key: self._step(f"{what}, {each.title}", each, measure, **options) for each in contenders}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _step(
+        self, title: str, contender: Contender, measure: Any, *, queues: int = 1, rabbit: Rabbit | None = None
+    ) -> Any:
+        """One measurement and its line of progress; None if it takes too long, or time is up."""
+        now = time.monotonic()
+        if now > self._started_at + 60 * self._sizes.minutes:
+            self.skipped.append(f"{title}: time was up")
+            return None
+        step = Step(title, now - self._started_at)
         try:
-            if time.monotonic() > self._started_at + 60 * self._sizes.minutes:
-                raise TookTooLong("time is up")
-            yield step
+            with stage(rabbit or self._rabbit, contender, queues=queues) as it:
+                found = measure(it, say=step.say)
         except TookTooLong as problem:
             self.skipped.append(f"{title}: {problem}")
             step.end(f"passed over: {problem}")
-        else:
-            step.end(brief(step.found))
+            return None
+        found = asdict(found) if is_dataclass(found) else found
+        step.end(brief(found))
+        return found
 
 
 class Step:
@@ -171,32 +155,33 @@ class Step:
     def __init__(self, title: str, seconds: float) -> None:
         self.found: Any = None
         self._at = time.monotonic()
-        sys.stderr.write(f"{seconds // 60:3.0f}:{seconds % 60:02.0f}  {title} …")
+        sys.stderr.write(f"{seconds // 60:3.0f}:{seconds % 60:02.0f}  {title}: ")
         sys.stderr.flush()
 
     def say(self, what: str) -> None:
-        sys.stderr.write(f" {what} …")
+        """On the way."""
+        sys.stderr.write(f"{what} … ")
         sys.stderr.flush()
 
     def end(self, what: str) -> None:
-        sys.stderr.write(f" {what} ({time.monotonic() - self._at:.0f} s)\n")
+        """What came of it."""
+        sys.stderr.write(f"{what} ({time.monotonic() - self._at:.0f} s)\n")
         sys.stderr.flush()
 
 
 def brief(found: Any) -> str:
-    """The figure of one step that a waiting person wants to see."""
-    if isinstance(found, float):
-        return f"{found:,.0f}"
+    """The figures of one step that a waiting person wants to see."""
     if not isinstance(found, dict):
-        return ""
+        return f"{found:,.0f}"
     if "per_second" in found:
         return f"{found['per_second']:,.0f}/s, CPU {found['worker_ms']:.2f} + {found['broker_ms']:.2f} ms"
     if "again" in found:
-        return f"{found['first'] or 0:.2f} s, {found['again'] or 0:.2f} s"
-    if "beside" in found:
+        return f"{figure(found['first'])} s, {figure(found['again'])} s"
+    if "crowd" in found:
         return ", ".join(f"{name} p99 {late['p99']:,.0f} ms" for name, late in found.items() if late)
-    grown = [f"{mb:.1f} MB" for mb in found["worker_mb"].values() if mb is not None]
-    return f"worker +{', +'.join(grown)}" if grown else "blocked"
+    if "idle" in found:
+        return " and ".join(f"{figure(found[when] and found[when][0])} ms" for when in ("idle", "beside"))
+    return ", ".join(f"{mb:+.1f} MB" for mb in found["worker_mb"].values())
 
 
 def run(sizes: Sizes, parts: tuple[str, ...], *, command: str) -> Results:

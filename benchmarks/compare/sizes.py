@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.compare.contenders import ALL, CELERYS, CLASSIC, FLOOR, Contender
+from benchmarks.compare.contenders import ALL, CELERYS, CLASSIC, COUNTDOWN, FLOOR, QUORUM, Contender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +12,8 @@ class Sizes:
     """The defaults are the full run's."""
 
     contenders: tuple[Contender, ...] = ALL
+    #: Those of them that are in all other measurements than throughput; they run tasks.
+    celerys: tuple[Contender, ...] = CELERYS
     #: How often each pool is measured.
     pools: tuple[tuple[str, int], ...] = (("prefork", 3), ("solo", 1), ("threads", 1))
     #: Tasks in circulation, runs before the window, and its seconds.
@@ -32,23 +34,23 @@ class Sizes:
     #: Nothing new is begun after this.
     minutes: float = 13.5
 
-    @property
-    def celerys(self) -> tuple[Contender, ...]:
-        """Those that run tasks."""
-        return tuple(each for each in CELERYS if each in self.contenders)
-
 
 FULL = Sizes()
+#: How the cost of a retry grows up to a million that wait; ours alone.
+DEEP = Sizes(celerys=(CLASSIC, QUORUM), depths=(1_000, 10_000, 100_000, 1_000_000), minutes=30)
 QUICK = Sizes(
+    contenders=(*CELERYS, FLOOR),
+    celerys=(COUNTDOWN, CLASSIC),
     pools=(("prefork", 1),),
     circulating=1_500, warm=200, window_seconds=1.5,
-    depths=(1_000, 2_000), probes_at=2_000, fresh=50, retries=200,
+    depths=(1_000, 3_000), probes_at=1_000, fresh=50, retries=150,
     late=20, crowd=2_000, crowd_seconds=3,
     starts=1, work_queues=(), wire=0,
     minutes=1.8,
 )  # fmt: skip
 TINY = Sizes(
     contenders=(CLASSIC, FLOOR),
+    celerys=(CLASSIC,),
     pools=(("solo", 1),),
     circulating=50, warm=10, window_seconds=0.3,
     depths=(200,), probes_at=200, fresh=3, retries=10,

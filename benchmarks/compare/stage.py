@@ -67,6 +67,8 @@ class Stage:
         self._folder = folder
         #: How long a retry of ``bench.crowd`` waits.
         self.crowd_seconds = 20
+        #: Without one, a worker takes all that there is.
+        self.has_prefetch_limit = True
         self.app = Celery("sender", set_as_current=False)
         self.app.conf.update(contender.conf(vhost.url, queues))
         (folder / "notes").touch()
@@ -87,6 +89,7 @@ class Stage:
         settings = {
             "contender": self.contender.key, "url": url or self.vhost.url, "pool": pool,
             "queues": queues or self.queues, "crowd_seconds": self.crowd_seconds,
+            "has_prefetch_limit": self.has_prefetch_limit,
             "folder": str(self._folder), "concurrency": 1 if pool == "solo" else 2,
             "tasks": tasks, "is_captured": is_captured,
         }  # fmt: skip

@@ -24,7 +24,7 @@ class Target:
     value: float | None
     least: float | None = None
     most: float | None = None
-    unit: str = " ×"
+    unit: str = " times"
 
     @property
     def wanted(self) -> str:
@@ -52,6 +52,7 @@ def targets(found: Results) -> Iterator[Target]:
     for ours in OURS:
         yield from _throughput((found.get("throughput") or {}).get(PREFORK) or {}, ours)
         yield from _waiting(found.get("waiting") or {}, ours)
+        yield from _fresh(found.get("fresh") or {}, ours)
         yield from _lateness(found.get("lateness") or {}, ours)
         yield from _growth((found.get("growth") or {}).get(ours) or {}, ours)
         yield from _start(found.get("start") or {}, ours)
@@ -74,7 +75,7 @@ def _throughput(rates: Results, ours: str) -> Iterator[Target]:
     both = [rates.get(key) or {} for key in ("floor", "plain")]
     yield Target(
         text=f"{ours}: CPU, of the floor's and a plain task's together",
-        value=ratio(_cpu(mine), _sum(_cpu(each) for each in both)),
+        value=ratio(total_cpu(mine), _sum(total_cpu(each) for each in both)),
         most=1.5,
     )
     yield Target(
@@ -102,13 +103,17 @@ def _waiting(waiting: Results, ours: str) -> Iterator[Target]:
             value=ratio(costs[max(costs)], costs[min(costs)]),
             most=1.2,
         )
-    fresh = {int(each): pair[0] for each, pair in mine["fresh_ms"].items() if pair}
-    if len(fresh) > 1:
-        yield Target(
-            text=f"{ours}: latency of new tasks, {max(fresh):,} waiting, of idle",
-            value=ratio(fresh[max(fresh)], fresh[0]),
-            most=1.1,
-        )
+
+
+def _fresh(fresh: Results, ours: str) -> Iterator[Target]:
+    for rabbitmq, those in fresh.items():
+        mine = those.get(ours) or {}
+        if mine.get("idle"):
+            yield Target(
+                text=f"{ours}: latency of new tasks, {mine['waiting']:,} waiting, of idle, RabbitMQ {rabbitmq}",
+                value=ratio(mine["beside"][0], mine["idle"][0]) if mine["beside"] else None,
+                most=1.1,
+            )
 
 
 def _lateness(late: Results, ours: str) -> Iterator[Target]:
@@ -120,9 +125,7 @@ def _lateness(late: Results, ours: str) -> Iterator[Target]:
         value=ratio(mine["beside"]["p99"], native.get("p99")),
         most=0.1,
     )
-    yield Target(
-        text=f"{ours}: early", value=float(sum(it["early"] for it in mine.values() if it)), most=0, unit=""
-    )
+    yield Target(text=f"{ours}: early", value=float(sum(it["early"] for it in mine.values() if it)), most=0, unit="")
 
 
 def _growth(growth: Results, ours: str) -> Iterator[Target]:
@@ -130,7 +133,7 @@ def _growth(growth: Results, ours: str) -> Iterator[Target]:
         few, many = min(growth, key=int), max(growth, key=int)
         yield Target(
             text=f"{ours}: CPU of a retry with {many} work queues, of {few}",
-            value=ratio(_cpu(growth[many]), _cpu(growth[few])),
+            value=ratio(total_cpu(growth[many]), total_cpu(growth[few])),
             most=1.2,
         )
 
@@ -139,10 +142,12 @@ def _start(start: Results, ours: str) -> Iterator[Target]:
     mine, theirs = (start.get(key) or {} for key in (ours, "countdown" if ours == "classic" else "native"))
     if mine.get("again") and theirs.get("again"):
         value = 1000 * (mine["again"] - theirs["again"])
-        yield Target(text=f"{ours}: start with 200 tasks and 30 lanes, more than Celery's", value=value, most=200, unit=" ms")
+        text = f"{ours}: start with 200 tasks and 30 lanes, more than Celery's own"
+        yield Target(text=text, value=value, most=200, unit=" ms")
 
 
-def _cpu(rate: Any) -> float | None:
+def total_cpu(rate: Any) -> float | None:
+    """Of worker and broker, in ms."""
     return rate["worker_ms"] + rate["broker_ms"] if rate and rate["worker_ms"] is not None else None
 
 

@@ -18,7 +18,7 @@ class Rate:
     broker_ms: float
 
 
-def measure(stage: Stage, pool: str, *, task: str = "loop", crowd: int, warm: int, seconds: float) -> Rate:
+def measure(stage: Stage, pool: str, *, task: str, crowd: int, warm: int, seconds: float) -> Rate:  # noqa: PLR0913
     """``crowd`` tasks are sent before the worker starts, more than it can do in the second that a retry waits."""
     stage.send(task, crowd)
     with stage.worker(pool) as worker:
