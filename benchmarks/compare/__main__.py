@@ -53,6 +53,8 @@ def measured(options: argparse.Namespace) -> str:
         found = run(getattr(sizes, options.size), tuple(options.only or PARTS), command=command)
     except DLXError as problem:
         raise SystemExit(str(problem)) from problem
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     return json.dumps(found, indent=1) + "\n"
 
 

@@ -15,24 +15,24 @@ class Sizes:
     #: Those of them that are in all other measurements than throughput; they run tasks.
     celerys: tuple[Contender, ...] = CELERYS
     #: How often each pool is measured.
-    pools: tuple[tuple[str, int], ...] = (("prefork", 3), ("solo", 1), ("threads", 1))
+    pools: tuple[tuple[str, int], ...] = (("prefork", 2), ("solo", 1), ("threads", 1))
     #: Tasks in circulation, runs before the window, and its seconds.
-    circulating: int = 4_000
-    warm: int = 400
+    circulating: int = 3_000
+    warm: int = 300
     window_seconds: float = 3.0
     depths: tuple[int, ...] = (1_000, 10_000, 100_000)
     probes_at: int = 10_000
-    fresh: int = 150
+    fresh: int = 100
     retries: int = 500
     late: int = 80
     crowd: int = 50_000
     crowd_seconds: int = 20
-    starts: int = 3
+    starts: int = 2
     tasks: int = 200
     work_queues: tuple[int, ...] = (1, 50)
     wire: int = 100
     #: Nothing new is begun after this.
-    minutes: float = 13.5
+    minutes: float = 14.0
 
 
 FULL = Sizes()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -20,6 +17,7 @@ from celery import Celery
 from kombu.connection import Connection
 
 from benchmarks.compare.slots import Counter
+from celery_dlx_retry.testing.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.compare.rabbit import Rabbit, Vhost
 
 ROOT = Path(__file__).parents[2]
+WORKER = "worker"
 WINDOW = 1_000  # publishes without a confirm yet
 START_SECONDS = 60.0
 CONFIRM_SECONDS = 60.0
@@ -40,31 +39,34 @@ class TookTooLong(Exception):
 class Worker:
     """A worker in processes of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
-        self.pid = process.pid
-        self.process, self._folder = process, folder
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
         self.started_at = time.time()
 
+    @property
+    def pid(self) -> int:
+        return self._sandbox.pid(WORKER) or 0
+
     def is_dead(self) -> bool:
-        return self.process.poll() is not None
+        return not self.pid
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: (self._folder / "ready").exists() or self.is_dead(), what="a worker")
+        wait_for(lambda: (self._sandbox.path / "ready").exists() or self.is_dead(), what="a worker")
         if self.is_dead():
-            raise TookTooLong((self._folder / "log").read_text()[-2000:])
+            raise TookTooLong(f"a worker ended: {self._sandbox.said(f'{WORKER}.out')}")
 
     def kill(self) -> None:
         """``kill -9`` of the whole of it."""
-        os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
+        self._sandbox.kill(WORKER)
 
 
 class Stage:
     """``queues`` are the work queues; the first is the default one."""
 
-    def __init__(self, contender: Contender, vhost: Vhost, folder: Path, queues: list[str]) -> None:
+    def __init__(self, contender: Contender, vhost: Vhost, sandbox: Sandbox, queues: list[str]) -> None:
         self.contender, self.vhost, self.rabbit, self.queues = contender, vhost, vhost.rabbit, queues
-        self._folder = folder
+        self._sandbox = sandbox
+        self._folder = folder = sandbox.path
         #: How long a retry of ``bench.crowd`` waits.
         self.crowd_seconds = 20
         #: Without one, a worker takes all that there is.
@@ -106,16 +108,12 @@ class Stage:
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
         (self._folder / "ready").unlink(missing_ok=True)
-        with (self._folder / "log").open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own project
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        worker = Worker(process, self._folder)
+        worker = Worker(self._sandbox)
+        self._sandbox.spawn(WORKER, command, environment)
         try:
             yield worker
         finally:
-            if process.poll() is None:
-                worker.kill()
+            worker.kill()
 
     def declare(self) -> None:
         """The work queues, for who sends before the first worker starts."""
@@ -173,8 +171,8 @@ class Stage:
 @contextmanager
 def stage(rabbit: Rabbit, contender: Contender, *, queues: int = 1) -> Iterator[Stage]:
     """All of it is gone afterwards."""
-    with rabbit.vhost() as vhost, TemporaryDirectory(prefix="bench-") as folder:
-        it = Stage(contender, vhost, Path(folder), [f"work{number}" for number in range(queues)])
+    with rabbit.vhost() as vhost, closing(Sandbox("bench")) as sandbox:
+        it = Stage(contender, vhost, sandbox, [f"work{number}" for number in range(queues)])
         it.declare()
         yield it
 
