@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 NONE = "-"
+WHOLE_FROM = 100
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -28,9 +29,8 @@ def ratio(one: float | None, other: float | None) -> float | None:
     return None if one is None or not other else one / other
 
 
-def figure(value: float | None, unit: str = "", *, digits: int = 3) -> str:
+def figure(value: float | None, unit: str = "") -> str:
     """Three digits are more than a shared machine is worth."""
     if value is None:
         return NONE
-    decimals = max(0, digits - len(f"{abs(value):.0f}")) if value else 0
-    return f"{value:,.{decimals}f}{unit}"
+    return f"{value:,.0f}{unit}" if abs(value) >= WHOLE_FROM else f"{value:.3g}{unit}"

@@ -58,7 +58,7 @@ def draw(found: Results, path: Path) -> None:
         if above and max(above) > LOGARITHMIC_FROM * min(above):
             axis.set_xscale("log")
         axis.margins(x=0.15)
-        axis.set_title(f"{title}, logarithmic" if axis.get_xscale() == "log" else title, fontsize=10, loc="left")
+        axis.set_title(f"{title} (log)" if axis.get_xscale() == "log" else title, fontsize=9, loc="left")
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     picture.savefig(path, dpi=110, metadata={"Software": None})

@@ -143,9 +143,10 @@ def _depth(waiting: Results) -> Sheet:
 
 
 def _start(start: Results, waiting: Results) -> Sheet:
+    most = max((int(depth) for it in waiting.values() for depth in it["worker_mb"]), default=0)
     return Sheet(
         title="From the start of a worker to its first task",
-        head=("", "200 tasks, new broker", "the same again", "after kill -9, all of the above waiting"),
+        head=("", "200 tasks and 30 delays, new broker", "the same again", f"after kill -9, {most:,} waiting"),
         rows=tuple(
             (
                 _title(key),
