@@ -21,6 +21,8 @@ class Contender:
     exchange_type: Literal["direct", "topic"] = "direct"
     #: Publish on while confirms are on their way; only the floor can.
     is_pipelined: bool = False
+    #: How much of a crowd it gets.
+    share: float = 1.0
 
     def queue(self, name: str) -> Queue:
         """A work queue as its users would declare it."""
@@ -44,7 +46,13 @@ class Contender:
 
 COUNTDOWN = Contender(key="countdown", title="Celery countdown", way="celery")
 NATIVE = Contender(
-    key="native", title="Celery native delayed delivery", way="celery", queue_type="quorum", exchange_type="topic"
+    key="native",
+    title="Celery native delayed delivery",
+    way="celery",
+    queue_type="quorum",
+    exchange_type="topic",
+    # Every message goes through 28 topic exchanges: a hundred thousand would take the broker longer than all the rest.
+    share=0.1,
 )
 CLASSIC = Contender(key="classic", title="DLXRetryTask, classic lanes", way="dlx")
 QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", queue_type="quorum")

@@ -27,8 +27,9 @@ PATIENCE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """In ms; ``missing`` did not come back as long as we waited."""
+    """In ms, of so many retries; ``missing`` did not come back as long as we waited."""
 
+    count: int
     p50: float
     p99: float
     most: float
@@ -41,6 +42,7 @@ class Late:
         if not seconds:
             return None
         return cls(
+            count=expected,
             p50=1000 * percentile(seconds, 0.5),
             p99=1000 * percentile(seconds, 0.99),
             most=1000 * max(seconds),

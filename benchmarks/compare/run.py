@@ -62,7 +62,10 @@ class Run:
     def waiting(self) -> Results:
         """Memory, cost of further retries, recovery."""
         sizes = self._sizes
-        measure = partial(waiting.measure, depths=sizes.depths, retries=sizes.retries)
+
+        def measure(it: Stage, *, say: Callable[[str], None]) -> waiting.Waiting:
+            return waiting.measure(it, depths=sizes.depths_of(it.contender), retries=sizes.retries, say=say)
+
         return self._each("waiting", sizes.celerys, measure)
 
     def lateness(self) -> Results:
@@ -71,7 +74,7 @@ class Run:
 
         def measure(it: Stage, *, say: Callable[[str], None]) -> lateness.Lateness:
             it.crowd_seconds = sizes.crowd_seconds
-            return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd, say=say)
+            return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd_of(it.contender), say=say)
 
         return self._each("lateness", sizes.celerys, measure, queues=2)
 

@@ -34,6 +34,14 @@ class Sizes:
     #: Nothing new is begun after this.
     minutes: float = 14.0
 
+    def depths_of(self, contender: Contender) -> tuple[int, ...]:
+        """How many wait, in turn."""
+        return tuple(depth for depth in self.depths if depth <= contender.share * self.depths[-1])
+
+    def crowd_of(self, contender: Contender) -> int:
+        """How many expire at the same time."""
+        return int(contender.share * self.crowd)
+
 
 FULL = Sizes()
 #: How the cost of a retry grows up to a million that wait; ours alone.
