@@ -17,6 +17,8 @@ from benchmarks.compare.stage import TookTooLong, fill, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from typing_extensions import Self
+
     from benchmarks.compare.stage import Stage
 
 PER_SECOND = 20
@@ -67,12 +69,20 @@ class Collector(threading.Thread):
         super().__init__(daemon=True)
         self._url, self._queue = url, queue
         self.late: list[float] = []
-        self.is_over = False
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self.join()
 
     def run(self) -> None:
         with Connection(self._url) as connection, connection.channel() as channel:
             channel.basic_consume(self._queue, no_ack=True, callback=self._note)
-            while not self.is_over:
+            while not self._is_over:
                 try:
                     connection.drain_events(timeout=0.5)
                 except TimeoutError:  # noqa: PERF203 - nothing came
@@ -91,12 +101,10 @@ def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]
     stage.has_prefetch_limit = not is_held  # see waiting.measure
     work, other = stage.queues
     retry = stage.captured("crowd")["crowd"]
-    with stage.worker(queues=[work]) as worker:
+    with stage.worker(queues=[work]) as worker, Collector(stage.vhost.url, other) as collector:
         worker.wait_until_ready()
         idle = trickle(stage, probes, seconds=probes / PER_SECOND)
         say(f"{crowd:,} expiring")
-        collector = Collector(stage.vhost.url, other)
-        collector.start()
         start = time.monotonic()
         fill(stage.vhost.url, retry, crowd, queue=work if is_held else other, seconds=stage.crowd_seconds)
         filling = time.monotonic() - start
@@ -107,8 +115,6 @@ def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]
             wait_for(lambda: len(arrived()) >= crowd, what="the crowd", within=PATIENCE_SECONDS, every=0.5)
         except TookTooLong:
             say("some of the crowd are not back")
-        collector.is_over = True
-        collector.join()
     return Lateness(idle=idle, beside=beside, crowd=Late.of(arrived(), expected=crowd))
 
 

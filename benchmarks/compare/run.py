@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amqp.exceptions import AMQPError
+
 from benchmarks.compare import lateness, machine, throughput, waiting, wire
 from benchmarks.compare.contenders import CLASSIC, COUNTDOWN, PIPELINED, QUORUM
 from benchmarks.compare.numbers import figure, middle
@@ -143,7 +145,7 @@ class Run:
         try:
             with stage(rabbit or self._rabbit, contender, queues=queues) as it:
                 found = measure(it, say=step.say)
-        except TookTooLong as problem:
+        except (TookTooLong, OSError, AMQPError) as problem:
             self.skipped.append(f"{title}: {problem}")
             step.end(f"passed over: {problem}")
             return None
