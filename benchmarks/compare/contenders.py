@@ -52,7 +52,7 @@ NATIVE = Contender(
     queue_type="quorum",
     exchange_type="topic",
     # Every message goes through 28 topic exchanges: a hundred thousand would take the broker longer than all the rest.
-    share=0.1,
+    share=0.2,
 )
 CLASSIC = Contender(key="classic", title="DLXRetryTask, classic lanes", way="dlx")
 QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", queue_type="quorum")

@@ -109,7 +109,8 @@ def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]
         fill(stage.vhost.url, retry, crowd, queue=work if is_held else other, seconds=stage.crowd_seconds)
         filling = time.monotonic() - start
         time.sleep(max(0.0, start + stage.crowd_seconds - BEFORE_SECONDS - time.monotonic()))  # noqa: TID251
-        beside = trickle(stage, int(PER_SECOND * (filling + BEFORE_SECONDS)), seconds=filling + BEFORE_SECONDS)
+        seconds = min(filling, stage.crowd_seconds) + BEFORE_SECONDS
+        beside = trickle(stage, int(PER_SECOND * seconds), seconds=seconds)
         arrived = (lambda: stage.notes("crowd")) if is_held else (lambda: collector.late)
         try:
             wait_for(lambda: len(arrived()) >= crowd, what="the crowd", within=PATIENCE_SECONDS, every=0.5)

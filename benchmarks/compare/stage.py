@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ from uuid import uuid4
 from amqp import Message
 from celery import Celery
 from kombu.connection import Connection
+from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from benchmarks.compare.slots import Counter
 from celery_dlx_retry.testing.sandbox import Sandbox
@@ -182,14 +184,17 @@ def stage(rabbit: Rabbit, contender: Contender, *, queues: int = 1) -> Iterator[
 def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", seconds: float = 0.0) -> None:
     """Publish copies of a captured retry, each with an id of its own; returns when all are confirmed.
 
-    With ``seconds`` the first argument of each is when it is due; with ``queue`` they come back there.
+    With ``seconds`` the first argument of each is when it is due; with ``queue`` they come back there. On Celery's
+    ladder all are due in the same second, as they can be; a lane gives them back at the pace at which it got them.
     """
     properties = dict(retry["properties"])
     headers = properties.pop("application_headers")
     body, routing_key = json.loads(retry["body"]), retry["routing_key"]
-    if queue:
-        # The last word is the work queue's name, in a lane as on Celery's ladder of binary digits.
-        routing_key = ".".join([*routing_key.split(".")[:-1], queue])
+    *digits, work_queue = routing_key.split(".")
+    queue = queue or work_queue
+    if not digits:
+        routing_key = queue
+    start = time.time()
     unconfirmed: set[int] = set()
 
     def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
@@ -202,9 +207,13 @@ def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", second
         for number in range(1, count + 1):
             headers["id"] = properties["correlation_id"] = str(uuid4())
             if seconds:
-                body[0][0] = time.time() + seconds
+                now = time.time()
+                wait = max(1, math.ceil(start + seconds - now)) if digits else seconds
+                body[0][0] = now + wait
+                if digits:
+                    routing_key = calculate_routing_key(wait, queue)
                 if headers.get("eta"):
-                    headers["eta"] = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat()
+                    headers["eta"] = datetime.fromtimestamp(now + wait, timezone.utc).isoformat()
             unconfirmed.add(number)
             channel.basic_publish(
                 Message(json.dumps(body), application_headers=headers, **properties),
