@@ -160,7 +160,7 @@ class Step:
     def __init__(self, title: str, seconds: float) -> None:
         self.found: Any = None
         self._at = time.monotonic()
-        sys.stderr.write(f"{seconds // 60:3.0f}:{seconds % 60:02.0f}  {title}: ")
+        sys.stderr.write(f"{int(seconds) // 60:3}:{int(seconds) % 60:02}  {title}: ")
         sys.stderr.flush()
 
     def say(self, what: str) -> None:

@@ -32,7 +32,7 @@ class Sizes:
     work_queues: tuple[int, ...] = (1, 50)
     wire: int = 100
     #: Nothing new is begun after this.
-    minutes: float = 14.0
+    minutes: float = 13.0
 
     def depths_of(self, contender: Contender) -> tuple[int, ...]:
         """How many wait, in turn."""

@@ -61,7 +61,7 @@ def measure(stage: Stage, *, depths: Sequence[int], retries: int, say: Callable[
         for depth in depths:
             say(f"{depth:,} waiting")
             fill(stage.vhost.url, retry, depth - waiting)
-            wait_for(lambda: not stage.ready(stage.queues[0]), what="an empty work queue", every=0.2)
+            wait_for(lambda: not stage.ready(stage.queues[0]), what="an empty work queue", within=180, every=0.2)
             time.sleep(SETTLE_SECONDS)  # noqa: TID251 - what the broker does behind a confirm
             found.worker_mb[depth] = machine.memory_mb(worker.pid) - before
             found.broker_bytes = 1e6 * (stage.rabbit.memory_mb() - broker_before) / max(1, depth - start)
@@ -122,7 +122,7 @@ def one_way(stage: Stage, pid: int, count: int) -> float | None:
     runs, cpu = stage.runs(), machine.cpu_seconds(pid) + stage.rabbit.cpu_seconds()
     stage.send("once", count)
     try:
-        wait_for(lambda: stage.runs() >= runs + count, what="retries", within=PATIENCE_SECONDS)
+        wait_for(lambda: stage.runs() >= runs + count, what="retries")
     except TookTooLong:
         return None
     time.sleep(SETTLE_SECONDS / 2)  # noqa: TID251 - the last ones are on their way
