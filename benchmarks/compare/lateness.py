@@ -49,7 +49,7 @@ class Late:
             p99=1000 * percentile(seconds, 0.99),
             most=1000 * max(seconds),
             early=sum(each < 0 for each in seconds),
-            missing=expected - len(seconds),
+            missing=max(0, expected - len(seconds)),
         )
 
 

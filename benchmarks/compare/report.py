@@ -45,9 +45,10 @@ def sheets(found: Results) -> Iterator[Sheet]:
         yield _memory(waiting, found.get("wire") or {})
         yield _depth(waiting)
     for rabbitmq, fresh in (found.get("fresh") or {}).items():
-        yield _fresh(rabbitmq, fresh)
+        if fresh:
+            yield _fresh(rabbitmq, fresh)
     if start := found.get("start"):
-        yield _start(start, found.get("waiting") or {})
+        yield _start(start)
     if growth := found.get("growth"):
         yield _growth(growth)
 
@@ -99,6 +100,7 @@ def _memory(waiting: Results, wire: Results) -> Sheet:
         head=(
             "",
             *(f"worker, {depth:,} waiting" for depth in depths),
+            "first task after kill -9",
             "broker, each",
             "message",
             "on the wire, each retry",
@@ -108,6 +110,7 @@ def _memory(waiting: Results, wire: Results) -> Sheet:
             (
                 _title(key),
                 *(_mb(it["worker_mb"].get(str(depth))) for depth in depths),
+                figure(it["recovery_seconds"], " s"),
                 figure(it["broker_bytes"], " B"),
                 figure(it["message_bytes"], " B"),
                 figure(wire.get(key), " B"),
@@ -144,17 +147,15 @@ def _depth(waiting: Results) -> Sheet:
     )
 
 
-def _start(start: Results, waiting: Results) -> Sheet:
-    most = max((int(depth) for it in waiting.values() for depth in it["worker_mb"]), default=0)
+def _start(start: Results) -> Sheet:
     return Sheet(
         title="From the start of a worker to its first task",
-        head=("", "200 tasks and 30 delays, new broker", "the same again", f"after kill -9, {most:,} waiting"),
+        head=("", "200 tasks and 30 delays, new broker", "the same again"),
         rows=tuple(
             (
                 _title(key),
                 figure(it["first"], " s"),
                 figure(it["again"], " s"),
-                figure((waiting.get(key) or {}).get("recovery_seconds"), " s"),
             )
             for key, it in start.items()
         ),
@@ -211,7 +212,8 @@ def markdown(found: Results, *, plot: str) -> str:
         parts += [f"### {sheet.title}", "", *_lines(sheet.head, sheet.rows), ""]
         if sheet.note:
             parts += [sheet.note, ""]
-    parts += [f"Passed over: {problem}." for problem in found["about"]["passed over"]]
+    if passed := found["about"]["passed over"]:
+        parts += [f"Passed over: {'; '.join(passed)}.", ""]
     return "\n".join(parts) + "\n"
 
 
