@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,59 +19,45 @@ if TYPE_CHECKING:
 CHUNK = 65_536
 
 
-class Proxy(threading.Thread):
+class Proxy(ThreadingTCPServer):
     """Forwards every connection to the broker."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(daemon=True)
-        self._to = (host, port)
-        self._loop = asyncio.new_event_loop()
-        self._is_up = threading.Event()
-        self.port = 0
+    daemon_threads = True
+
+    def __init__(self, broker: tuple[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), Forwarder)
+        self.broker = broker
         self.bytes = 0
 
-    def run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.port = server.sockets[0].getsockname()[1]
-        self._is_up.set()
-        self._loop.run_forever()
 
-    def wait_until_up(self) -> None:
-        self._is_up.wait(10)
+class Forwarder(BaseRequestHandler):
+    """One connection."""
 
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self.join()
+    server: Proxy
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        to_broker, from_broker = await asyncio.open_connection(*self._to)
-        await asyncio.gather(self._forward(reader, from_broker), self._forward(to_broker, writer))
+    def handle(self) -> None:
+        with socket.create_connection(self.server.broker) as broker:
+            threading.Thread(target=self._copy, args=(broker, self.request), daemon=True).start()
+            self._copy(self.request, broker)
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(CHUNK):
-                self.bytes += len(data)
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass  # the worker was killed
-        finally:
-            writer.close()
+    def _copy(self, source: socket.socket, to: socket.socket) -> None:
+        with suppress(OSError):  # the worker was killed
+            while data := source.recv(CHUNK):
+                self.server.bytes += len(data)
+                to.sendall(data)
 
 
 @contextmanager
 def proxy(url: str) -> Iterator[tuple[Proxy, str]]:
     """A proxy and the URL that leads through it."""
     parts = urlsplit(url)
-    it = Proxy(parts.hostname or "127.0.0.1", parts.port or 5672)
-    it.start()
-    it.wait_until_up()
-    try:
+    with Proxy((parts.hostname or "127.0.0.1", parts.port or 5672)) as it:
+        threading.Thread(target=it.serve_forever, daemon=True).start()
         login = parts.netloc.rpartition("@")[0]
-        yield it, parts._replace(netloc=f"{login}@127.0.0.1:{it.port}").geturl()
-    finally:
-        it.end()
+        try:
+            yield it, parts._replace(netloc=f"{login}@127.0.0.1:{it.server_address[1]}").geturl()
+        finally:
+            it.shutdown()
 
 
 def measure(stage: Stage, *, count: int, say: object) -> float:  # noqa: ARG001 - nothing to tell
