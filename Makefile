@@ -1,8 +1,9 @@
-# make test | cluster | demo | shop | lint | format | transcripts | clean; the environment is made when it is missing or pyproject.toml has changed.
+# make test | cluster | bench | bench-quick | demo | shop | lint | format | transcripts | clean
+# The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster demo shop lint format transcripts clean
+.PHONY: test cluster bench bench-quick demo shop lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -11,6 +12,14 @@ test: lint
 # Three RabbitMQ nodes and what happens when one of them dies.
 cluster: .venv/ready
 	@$(BIN)/python -m pytest tests/cluster
+
+# Ways for a retry to wait, side by side, into docs/benchmarks.md: a quarter of an hour, best on a machine without other work.
+bench: .venv/bench
+	@$(BIN)/python -m benchmarks.compare --page docs/benchmarks.md
+
+# The same, smaller, in two minutes; into build/bench.
+bench-quick: .venv/bench
+	@$(BIN)/python -m benchmarks.compare --quick
 
 demo: .venv/demo
 	@$(BIN)/python -m example_project.demo
@@ -49,6 +58,10 @@ clean:
 
 .venv/shop: .venv/demo
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[shop]'
+	@touch $@
+
+.venv/bench: .venv/demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 .venv/ready: .venv/demo

@@ -1,0 +1,64 @@
+"""Who takes part: the same tasks, and five ways for their retries to wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kombu.entity import Exchange, Queue
+
+Way = Literal["celery", "dlx", "raw"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """``way`` is who moves the message, ``queue_type`` that of the work queue and of lanes."""
+
+    key: str
+    title: str
+    way: Way
+    queue_type: Literal["classic", "quorum"] = "classic"
+    exchange_type: Literal["direct", "topic"] = "direct"
+    #: Publish on while confirms are on their way; only the floor can.
+    is_pipelined: bool = False
+    #: How much of a crowd it gets.
+    share: float = 1.0
+
+    def queue(self, name: str) -> Queue:
+        """A work queue as its users would declare it."""
+        arguments = {"x-queue-type": "quorum"} if self.queue_type == "quorum" else None
+        exchange = Exchange(name, type=self.exchange_type)
+        return Queue(name, exchange, routing_key=name, queue_arguments=arguments)
+
+    def conf(self, url: str, queues: list[str]) -> dict[str, Any]:
+        """The settings of its Celery app; all that is not here is Celery's default."""
+        return {
+            "broker_url": url,
+            "task_queues": [self.queue(name) for name in queues],
+            "task_default_queue": queues[0],
+            "task_default_exchange": queues[0],
+            "task_default_exchange_type": self.exchange_type,
+            "task_default_routing_key": queues[0],
+            "task_ignore_result": True,
+            "broker_connection_retry_on_startup": True,
+        }
+
+
+COUNTDOWN = Contender(key="countdown", title="Celery countdown", way="celery")
+NATIVE = Contender(
+    key="native",
+    title="Celery native delayed delivery",
+    way="celery",
+    queue_type="quorum",
+    exchange_type="topic",
+    # Every message goes through 28 topic exchanges: a hundred thousand would take the broker longer than all the rest.
+    share=0.2,
+)
+CLASSIC = Contender(key="classic", title="DLXRetryTask, classic lanes", way="dlx")
+QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", queue_type="quorum")
+FLOOR = Contender(key="floor", title="floor: kombu alone, each confirm awaited", way="raw")
+PIPELINED = Contender(key="pipelined", title="floor: kombu alone, confirms pipelined", way="raw", is_pipelined=True)
+
+CELERYS = (COUNTDOWN, NATIVE, CLASSIC, QUORUM)
+ALL = (*CELERYS, FLOOR, PIPELINED)
+BY_KEY = {contender.key: contender for contender in ALL}

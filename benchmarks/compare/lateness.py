@@ -1,0 +1,132 @@
+"""How late retries come back: at idle, and beside tens of thousands that expire at the same time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kombu.connection import Connection
+
+from benchmarks.compare.numbers import percentile
+from benchmarks.compare.stage import TookTooLong, fill, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Self
+
+    from benchmarks.compare.stage import Stage
+
+PER_SECOND = 20
+LATE_SECONDS = 2
+BEFORE_SECONDS = 3  # probes start so long before the first of the crowd is due
+PATIENCE_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """In ms, of so many retries; ``missing`` did not come back as long as we waited."""
+
+    count: int
+    p50: float
+    p99: float
+    most: float
+    early: int
+    missing: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], *, expected: int) -> Late | None:
+        """From what was noted."""
+        if not seconds:
+            return None
+        return cls(
+            count=expected,
+            p50=1000 * percentile(seconds, 0.5),
+            p99=1000 * percentile(seconds, 0.99),
+            most=1000 * max(seconds),
+            early=sum(each < 0 for each in seconds),
+            missing=max(0, expected - len(seconds)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """Retries of one worker alone, the same beside a crowd, and the crowd itself."""
+
+    idle: Late | None
+    beside: Late | None
+    crowd: Late | None
+
+
+class Collector(threading.Thread):
+    """Takes the crowd from its queue, as fast as one Python process can."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        super().__init__(daemon=True)
+        self._url, self._queue = url, queue
+        self.late: list[float] = []
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self.join()
+
+    def run(self) -> None:
+        with Connection(self._url) as connection, connection.channel() as channel:
+            channel.basic_consume(self._queue, no_ack=True, callback=self._note)
+            while not self._is_over:
+                try:
+                    connection.drain_events(timeout=0.5)
+                except TimeoutError:  # noqa: PERF203 - nothing came
+                    continue
+
+    def _note(self, message: Any) -> None:
+        self.late.append(time.time() - json.loads(message.body)[0][0])
+
+
+def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]) -> Lateness:
+    """The stage has two work queues: one for the probes, and one for the crowd to come back to.
+
+    With Celery's countdown the crowd waits in the worker itself, and is run there; it has no other way.
+    """
+    is_held = stage.contender.key == "countdown"
+    stage.has_prefetch_limit = not is_held  # see waiting.measure
+    work, other = stage.queues
+    retry = stage.captured("crowd")["crowd"]
+    with stage.worker(queues=[work]) as worker, Collector(stage.vhost.url, other) as collector:
+        worker.wait_until_ready()
+        idle = trickle(stage, probes, seconds=probes / PER_SECOND)
+        say(f"{crowd:,} expiring")
+        start = time.monotonic()
+        fill(stage.vhost.url, retry, crowd, queue=work if is_held else other, seconds=stage.crowd_seconds)
+        filling = time.monotonic() - start
+        time.sleep(max(0.0, start + stage.crowd_seconds - BEFORE_SECONDS - time.monotonic()))  # noqa: TID251
+        seconds = min(filling, stage.crowd_seconds) + BEFORE_SECONDS
+        beside = trickle(stage, int(PER_SECOND * seconds), seconds=seconds)
+        arrived = (lambda: stage.notes("crowd")) if is_held else (lambda: collector.late)
+        try:
+            wait_for(lambda: len(arrived()) >= crowd, what="the crowd", within=PATIENCE_SECONDS, every=0.5)
+        except TookTooLong:
+            say("some of the crowd are not back")
+    return Lateness(idle=idle, beside=beside, crowd=Late.of(arrived(), expected=crowd))
+
+
+def trickle(stage: Stage, count: int, *, seconds: float) -> Late | None:
+    """So many tasks that are retried once, in so much time."""
+    before = len(stage.notes("late"))
+    with stage.sender() as send:
+        start = time.monotonic()
+        for number in range(count):
+            time.sleep(max(0.0, start + seconds * number / count - time.monotonic()))  # noqa: TID251 - the pace
+            send("late")
+    with suppress(TookTooLong):
+        wait_for(lambda: len(stage.notes("late")) >= before + count, what="probes", within=PATIENCE_SECONDS, every=0.2)
+    return Late.of(stage.notes("late")[before:], expected=count)

@@ -1,0 +1,156 @@
+"""What we mean to reach, as ratios within one run, and whether we did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.compare.numbers import figure, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.compare.run import Results
+
+OURS = ("classic", "quorum")
+PREFORK = "prefork"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """``least`` or ``most`` is the bound; a value of None could not be measured."""
+
+    text: str
+    value: float | None
+    least: float | None = None
+    most: float | None = None
+    unit: str = " times"
+
+    @property
+    def wanted(self) -> str:
+        """The bound."""
+        if self.least is not None:
+            return f"≥ {self.least:g}{self.unit}"
+        return f"≤ {self.most:g}{self.unit}"
+
+    @property
+    def measured(self) -> str:
+        """The value."""
+        return figure(self.value, self.unit)
+
+    @property
+    def verdict(self) -> str:
+        """Met, missed, or unknown."""
+        if self.value is None:
+            return "not measured"
+        is_met = self.value >= self.least if self.least is not None else self.value <= (self.most or 0)
+        return "met" if is_met else "**missed**"
+
+
+def targets(found: Results) -> Iterator[Target]:
+    """All that these results can tell."""
+    for ours in OURS:
+        yield from _throughput((found.get("throughput") or {}).get(PREFORK) or {}, ours)
+        yield from _waiting(found.get("waiting") or {}, ours)
+        yield from _fresh(found.get("fresh") or {}, ours)
+        yield from _lateness(found.get("lateness") or {}, ours)
+        yield from _growth((found.get("growth") or {}).get(ours) or {}, ours)
+        yield from _start(found.get("start") or {}, ours)
+
+
+def _throughput(rates: Results, ours: str) -> Iterator[Target]:
+    if not (mine := rates.get(ours)):
+        return
+    countdown, native = rates.get("countdown") or {}, rates.get("native") or {}
+    yield Target(
+        text=f"{ours}: retries/s, of countdown's",
+        value=ratio(mine["per_second"], countdown.get("per_second")),
+        least=1.3,
+    )
+    yield Target(
+        text=f"{ours}: retries/s, of native delayed delivery's",
+        value=ratio(mine["per_second"], native.get("per_second")),
+        least=2,
+    )
+    both = [rates.get(key) or {} for key in ("floor", "plain")]
+    yield Target(
+        text=f"{ours}: CPU, of the floor's and a plain task's together",
+        value=ratio(total_cpu(mine), _sum(total_cpu(each) for each in both)),
+        most=1.5,
+    )
+    yield Target(
+        text=f"{ours}: broker CPU, of countdown's", value=ratio(mine["broker_ms"], countdown.get("broker_ms")), most=1.5
+    )
+    yield Target(
+        text=f"{ours}: broker CPU, of native delayed delivery's",
+        value=ratio(mine["broker_ms"], native.get("broker_ms")),
+        most=0.25,
+    )
+
+
+def _waiting(waiting: Results, ours: str) -> Iterator[Target]:
+    if not (mine := waiting.get(ours)) or not mine["worker_mb"]:
+        return
+    depth, grown = max(mine["worker_mb"].items(), key=lambda item: int(item[0]))
+    theirs = ((waiting.get("countdown") or {}).get("worker_mb") or {}).get(depth)
+    many = f"{int(depth):,} waiting"
+    yield Target(text=f"{ours}: worker memory, {many}, of countdown's", value=ratio(grown, theirs), most=0.02)
+    yield Target(text=f"{ours}: worker memory, {many}", value=grown, most=5, unit=" MB")
+    costs = {int(each): cost for each, cost in mine["retry_ms"].items() if int(each)}
+    if len(costs) > 1:
+        yield Target(
+            text=f"{ours}: CPU of one more retry, {max(costs):,} waiting, of {min(costs):,} waiting",
+            value=ratio(costs[max(costs)], costs[min(costs)]),
+            most=1.2,
+        )
+
+
+def _fresh(fresh: Results, ours: str) -> Iterator[Target]:
+    for rabbitmq, those in fresh.items():
+        mine = those.get(ours) or {}
+        if mine.get("idle"):
+            yield Target(
+                text=f"{ours}: latency of new tasks, {mine['waiting']:,} waiting, of idle, RabbitMQ {rabbitmq}",
+                value=ratio(mine["beside"][0], mine["idle"][0]) if mine["beside"] else None,
+                most=1.1,
+            )
+
+
+def _lateness(late: Results, ours: str) -> Iterator[Target]:
+    if not (mine := late.get(ours)) or not mine["beside"]:
+        return
+    native = (late.get("native") or {}).get("beside") or {}
+    yield Target(
+        text=f"{ours}: lateness p99 beside a crowd, of native delayed delivery's",
+        value=ratio(mine["beside"]["p99"], native.get("p99")),
+        most=0.1,
+    )
+    yield Target(text=f"{ours}: early", value=float(sum(it["early"] for it in mine.values() if it)), most=0, unit="")
+
+
+def _growth(growth: Results, ours: str) -> Iterator[Target]:
+    if growth:
+        few, many = min(growth, key=int), max(growth, key=int)
+        yield Target(
+            text=f"{ours}: CPU of a retry with {many} work queues, of {few}",
+            value=ratio(total_cpu(growth[many]), total_cpu(growth[few])),
+            most=1.2,
+        )
+
+
+def _start(start: Results, ours: str) -> Iterator[Target]:
+    mine, theirs = (start.get(key) or {} for key in (ours, "countdown" if ours == "classic" else "native"))
+    if mine.get("again") and theirs.get("again"):
+        value = 1000 * (mine["again"] - theirs["again"])
+        text = f"{ours}: start with 200 tasks and 30 lanes, more than Celery's own"
+        yield Target(text=text, value=value, most=200, unit=" ms")
+
+
+def total_cpu(rate: Any) -> float | None:
+    """Of worker and broker, in ms."""
+    return rate["worker_ms"] + rate["broker_ms"] if rate and rate["worker_ms"] is not None else None
+
+
+def _sum(values: Iterator[float | None]) -> float | None:
+    those = list(values)
+    return None if None in those else sum(each for each in those if each is not None)
