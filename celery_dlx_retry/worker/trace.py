@@ -7,7 +7,6 @@ The main process would then take a message for lost that waits in a lane, or is 
 from __future__ import annotations
 
 import functools
-import inspect
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +48,14 @@ class QuickTraceInfo(trace_module.TraceInfo):
 
 
 def _users_frames(tb: TracebackType | None) -> TracebackType | None:
-    if tb is None:
-        return None
-    rest = _users_frames(tb.tb_next)
-    package = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
-    return rest if package in _PACKAGES else TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+    theirs = []
+    while tb is not None:
+        if str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _PACKAGES:
+            theirs.append(tb)
+        tb = tb.tb_next
+    for it in reversed(theirs):
+        tb = TracebackType(tb, it.tb_frame, it.tb_lasti, it.tb_lineno)
+    return tb
 
 
 def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
@@ -94,8 +96,9 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
 def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:
     """The same tracer with our TraceInfo; if it is not Celery's own, or made otherwise, it stays as it is."""
     try:
-        hostname = inspect.getclosurevars(tracer).nonlocals["hostname"]
-    except (TypeError, KeyError):
+        closure = dict(zip(tracer.__code__.co_freevars, tracer.__closure__ or (), strict=False))
+        hostname = closure["hostname"].cell_contents
+    except (AttributeError, KeyError):
         return tracer
     quick: Callable[..., Any] = trace_module.build_tracer(
         task.name, task, task.app.loader, hostname, Info=QuickTraceInfo, app=task.app
