@@ -175,7 +175,7 @@ def test_connections_cut_in_the_middle_of_a_frame_lose_none(project, plans, prox
 def test_a_lost_connection_is_no_crash(project, plans, broker):
     project.conf["dlx_crash_limit"] = 2
     with project.worker(module="project_fire", concurrency=4) as worker:
-        long = plans.send("done", seconds=8.0)
+        long = plans.send("done", seconds=12.0)  # longer than rabbitmqctl takes on a busy machine
         for times in (1, 2, 3):
             eventually(lambda expected=times: len(project.records(id=long, event="run")) >= expected, within=30)
             broker.ctl("close_all_connections", "maintenance")
@@ -196,9 +196,10 @@ def test_a_soft_time_limit_in_the_middle_of_a_publish_leaves_the_task_on_its_que
             gate.touch()
             eventually(lambda: "not handed over" in worker.log, within=30)
         eventually(lambda: project.records(id=result.id, event="done"), within=60)
+        # What was published after all may be done before what went back to its queue.
+        eventually(lambda: len(project.records(id=result.id, event="retrying")) == 2)
 
     assert "SoftTimeLimitExceeded" in worker.log.partition("not handed over")[2].partition("\n")[0]
-    assert len(project.records(id=result.id, event="retrying")) == 2
     assert project.dead() == []
 
 
@@ -214,7 +215,7 @@ def alarm(broker, request):
 def test_dead_letters_under_an_alarm_are_kept_and_none_is_copied_blindly(project, plans, alarm):
     with project.worker("--dlx-confirm-timeout", "1", module="project_fire") as worker:
         for _ in range(6):
-            plans.send("dead", failures=1, countdown=4.0)
+            plans.send("dead", failures=1, countdown=7.0)  # long enough for the alarm to be up before
         worked(project, 6)
 
         alarm.sound()
