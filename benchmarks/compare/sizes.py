@@ -60,7 +60,7 @@ TINY = Sizes(
     contenders=(CLASSIC, FLOOR),
     celerys=(CLASSIC,),
     pools=(("solo", 1),),
-    circulating=50, warm=10, window_seconds=0.3,
+    circulating=50, warm=10, window_seconds=1.5,  # each comes round once a second
     depths=(200,), probes_at=200, fresh=3, retries=10,
     late=2, crowd=20, crowd_seconds=1,
     starts=1, tasks=3, work_queues=(), wire=0,
