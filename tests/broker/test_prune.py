@@ -96,10 +96,15 @@ def test_what_somebody_held_with_no_consumer_and_gives_back_keeps_the_lane(bench
 
 
 def test_a_lane_that_is_made_again_meanwhile_stays(bench, kind, monkeypatch):
-    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 2.0)
     wanted = a_lane(bench, kind)
     outcome = prune(bench.connect(), [wanted])
-    publisher = threading.Timer(0.05, lambda: bench.stand(lane(bench.names, 60_000)))
+
+    def publish():
+        eventually(lambda: not bench.has_exchange(wanted.name))
+        bench.stand(lane(bench.names, 60_000))
+
+    publisher = threading.Thread(target=publish)
     publisher.start()
 
     assert [reason for _, reason in outcome] == ["in use again"]

@@ -129,7 +129,7 @@ def run_chaos(cluster, *, tasks, restarts=0, break_broker=None):
         run.go()
         assert run.is_in_time, out.getvalue()
         report = report_on(run)
-    chaos_names.delete(cluster.url, run.prefix, [])  # dozens of quorum queues would be a burden to the next test
+    chaos_names.delete(cluster.url, run.names, [])  # dozens of quorum queues would be a burden to the next test
     return report
 
 
