@@ -16,6 +16,7 @@ from kombu.messaging import Producer
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.headers import without_broker_headers
+from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
 
 if TYPE_CHECKING:
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.topology import Topology
 
 _NO_ROUTE = 312
-_PERSISTENT = 2
-_LONGEST_IDLE_SECONDS = 60.0
-_BROKER_ERRORS = (AMQPError, KombuError, OSError)
+PERSISTENT = 2
+LONGEST_IDLE_SECONDS = 60.0
+BROKER_ERRORS = (AMQPError, KombuError, OSError)
 # Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
 _KEPT_PROPERTIES = frozenset(
     ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
@@ -71,8 +71,8 @@ class Publisher:
         except BaseException as exc:
             # After an error the channel may take the late confirm of this message for that of the next one, and a time
             # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
-            _drop(connection)
-            if isinstance(exc, _BROKER_ERRORS) and not isinstance(exc, SerializationError):
+            drop(connection)
+            if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, SerializationError):
                 raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
             raise
         self._idle.append((connection, time.monotonic()))
@@ -91,7 +91,7 @@ class Publisher:
     def close(self) -> None:
         """Close what is idle; the next publish connects anew."""
         while self._idle:
-            _drop(self._idle.pop()[0])
+            drop(self._idle.pop()[0])
 
     def _acquire(self) -> Connection:
         if self._pid != os.getpid():
@@ -103,13 +103,13 @@ class Publisher:
             except IndexError:
                 return self._connected()
             # Something on the way may have forgotten a connection that was silent for long, and told nobody.
-            if time.monotonic() - since < _LONGEST_IDLE_SECONDS and _is_alive(connection):
+            if time.monotonic() - since < LONGEST_IDLE_SECONDS and _is_alive(connection):
                 return connection
-            _drop(connection)
+            drop(connection)
 
     def _connected(self) -> Connection:
         connection = self._connect()
-        _open(connection, timeout_ms=self.confirm_timeout_ms)
+        open_connection(connection, timeout_ms=self.confirm_timeout_ms)
         return connection
 
 
@@ -134,7 +134,7 @@ class ConfirmedProducer(Producer):
             headers={**(headers if as_found else without_broker_headers(headers)), **self._way_headers},
             # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
             mandatory=True,
-            delivery_mode=_PERSISTENT,
+            delivery_mode=PERSISTENT,
             confirm_timeout=self._confirm_timeout_ms / 1000,
             timeout=self._confirm_timeout_ms / 1000,
             # kombu would publish again after a timeout, and under a memory alarm each copy arrives in the end.
@@ -185,14 +185,39 @@ class ConfirmedProducer(Producer):
             raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
         except SerializationError:
             raise  # the message's fault, not the broker's
-        except _BROKER_ERRORS as exc:
+        except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
 
     def _reconnect(self) -> None:
         connection = self.connection
-        _drop(connection)
-        _open(connection, timeout_ms=self._confirm_timeout_ms)
+        drop(connection)
+        open_connection(connection, timeout_ms=self._confirm_timeout_ms)
         self.revive(connection)
+
+
+class Catcher(ConfirmedProducer):
+    """Takes one message as Celery would publish it, and keeps it for somebody else to do so."""
+
+    caught: Message
+
+    def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
+        self,
+        body: Any,
+        priority: int | None,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        self.caught = Message(
+            body=body,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            headers=headers,
+            properties={**properties, "priority": priority},
+        )
 
 
 def _bytes_of(message: Message) -> bytes:
@@ -206,16 +231,17 @@ def _bytes_of(message: Message) -> bytes:
         return body.encode("utf-8", "surrogatepass")
 
 
-def _open(connection: Connection, *, timeout_ms: int) -> None:
+def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bool = True) -> None:
+    """Connect; every publish waits for its confirm then, unless somebody else does."""
     # py-amqp waits anew after each frame, so that heartbeats would put off a confirm timeout for ever
     # (test_heartbeats_do_not_put_off_the_confirm_timeout).
-    connection.transport_options = {**connection.transport_options, "confirm_publish": True, "heartbeat": 0}
+    connection.transport_options = {**connection.transport_options, "confirm_publish": is_confirmed, "heartbeat": 0}
     try:
         # Once over all hosts of a failover URL.
         connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
         # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
-    except _BROKER_ERRORS as exc:
+    except BROKER_ERRORS as exc:
         raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
 
 
@@ -225,12 +251,13 @@ def _is_alive(connection: Connection) -> bool:
         connection.drain_events(timeout=0)
     except TimeoutError:
         return bool(connection.connected)
-    except _BROKER_ERRORS:
+    except BROKER_ERRORS:
         return False
     return bool(connection.connected)
 
 
-def _drop(connection: Connection) -> None:
+def drop(connection: Connection) -> None:
+    """End it at once."""
     # Not close(): that waits for an answer, which a stuck broker does not give.
-    with suppress(*_BROKER_ERRORS):
+    with suppress(*BROKER_ERRORS):
         connection.collect()

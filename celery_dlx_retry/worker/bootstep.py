@@ -61,3 +61,8 @@ class Topology(StartStopStep):
             self._runtime.settings.prefix, len(self._runtime.exact_lanes), len(consumer.task_consumer.queues),
         )  # fmt: skip
         logger.debug("topology %r", topology)
+        self._runtime.open_pipeline()
+
+    def stop(self, _consumer: Any) -> None:
+        """Called when the worker stops, and when its connection is lost."""
+        self._runtime.close_pipeline()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A retry that is written and not yet published: the worker's main process does that, and waits for no confirm."""
+
+    message: Message
+    exchange: str
+    length_ms: int
 
 
 class Attempt:
@@ -18,8 +28,12 @@ class Attempt:
         self.is_guarded = False
         #: The error that the last retry() was called for.
         self.error: BaseException | None = None
-        #: A retry of it waits in a lane; the task lives on there.
+        #: A retry of it waits in a lane, or goes there with the result of this run; the task lives on there.
         self.is_handed_over = False
+        #: Nothing comes after retry(): it raises, and with that the run is over.
+        self.is_last_word = False
+        #: That retry, if it goes with the result of this run.
+        self.parcel: Parcel | None = None
         #: The last retry() found that there are no retries left.
         self.is_exhausted = False
         #: What was decided about its error, if that is not to be retried.
@@ -44,20 +58,25 @@ class DeliveryInfo(dict[str, Any]):
     of what ``celery inspect active`` shows of the dict: a body is nobody's business.
     """
 
-    def __init__(self, info: dict[str, Any], *, queue: WorkQueue, message: Message, worker: str) -> None:
+    def __init__(
+        self, info: dict[str, Any], *, queue: WorkQueue, message: Message, worker: str, forwards: bool = False
+    ) -> None:
         super().__init__(info, queue=queue.name)
         self.queue = queue
         self.message = message
         #: The worker's main process, as no other one was or will be called.
         self.worker = worker
+        #: The main process publishes a retry that comes with the result.
+        self.forwards = forwards
         self.attempt = Attempt()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (dict(self), self.queue, self.message, self.worker)
+        return _rebuild, (dict(self), self.queue, self.message, self.worker, self.forwards)
 
 
-def _rebuild(info: dict[str, Any], queue: WorkQueue, message: Message, worker: str) -> DeliveryInfo:
-    return DeliveryInfo(info, queue=queue, message=message, worker=worker)
+def _rebuild(*facts: Any) -> DeliveryInfo:
+    info, queue, message, worker, forwards = facts
+    return DeliveryInfo(info, queue=queue, message=message, worker=worker, forwards=forwards)
 
 
 def is_ours(request: Any) -> bool:

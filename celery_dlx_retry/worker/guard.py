@@ -47,20 +47,37 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
         except Retry:
             raise
         except Ignore as ignore:
+            _publish_now(task, attempt)
             raise _unless_given_back(attempt, ignore) from None
         except Reject as reject:
+            _publish_now(task, attempt)
             raise _settle_reject(task, attempt, reject) from reject.__cause__
         except Exception as exc:
+            _publish_now(task, attempt)
             _settle_failure(task, attempt, exc)
             raise
         finally:
             attempt.is_guarded = False
+        _publish_now(task, attempt)
         if attempt.is_given_back and not attempt.is_handed_over:
             raise Reject("a retry could not be published", requeue=True)
         return result
 
     guard.__dlx__ = True  # type: ignore[attr-defined]
     return guard
+
+
+def _publish_now(task: Any, attempt: Attempt) -> None:
+    """A body swallowed the Retry that was to end it: its retry goes out all the same, before Celery stores anything."""
+    parcel, attempt.parcel = attempt.parcel, None
+    if parcel is None:
+        return
+    attempt.is_handed_over = False
+    try:
+        runtime_of(task.app).publish_retry(parcel, task.request.delivery_info.queue)
+    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
+        raise give_back(task, attempt, problem) from problem
+    attempt.is_handed_over = True
 
 
 def give_back(task: Any, attempt: Attempt, problem: BaseException) -> Reject:

@@ -6,6 +6,7 @@ gone. Celery acknowledges both. Nothing here may raise: billiard swallows it, an
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -34,16 +35,20 @@ from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DLXError, Nacked
+from celery_dlx_retry.errors import DLXError, Nacked, Unroutable
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.clock import is_due
 from celery_dlx_retry.worker.delivery import DeliveryInfo
 from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
+from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
+    from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.errors import PublishError
+    from celery_dlx_retry.worker.delivery import Parcel
 
 logger = get_logger(__name__)
 
@@ -81,10 +86,15 @@ class DLXRequest(Request):
             queue=runtime.queue_of(message),
             message=message_of(message),
             worker=f"{self.hostname}/{os.getpid()}",
+            forwards=runtime.pipeline is not None,
         )
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
+        parcel: Parcel | None = exc_info.__dict__.pop("dlx_parcel", None)
+        if parcel is not None:
+            self._forward(parcel, exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+            return None
         error = _error_of(exc_info)
         self._is_settled = getattr(exc_info, "dlx_is_settled", False)
         if not self._is_settled and self._is_ours_to_settle(error):
@@ -136,6 +146,42 @@ class DLXRequest(Request):
         elif not self.acknowledged:
             self.acknowledge()
             self.send_event("task-rejected", requeue=requeue)
+
+    def _forward(self, parcel: Parcel, exc_info: Any, **options: bool) -> None:
+        """Publish the retry that came with a result; what is left to do is done when the broker has it."""
+        then = functools.partial(self._on_forwarded, parcel, exc_info, options)
+        pipeline = runtime_of(self._app).pipeline
+        if pipeline is None or state.should_stop is not None:
+            then(Unroutable(exchange=parcel.exchange, routing_key=self._queue.name))  # nobody would hear of it later
+        else:
+            pipeline.publish(parcel.message, exchange=parcel.exchange, routing_key=self._queue.name, then=then)
+
+    def _on_forwarded(
+        self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: PublishError | None
+    ) -> None:
+        runtime = runtime_of(self._app)
+        try:
+            if isinstance(problem, Unroutable):
+                # No queue has it: this is no blind second publish.
+                runtime.publish_retry(parcel, self._queue, quickly=True)
+            elif problem is not None:
+                raise problem  # noqa: TRY301 - one way to go for all
+            runtime.published()
+            log_retry(
+                self.name, self.id, retry=self._context.retries + 1, delay_ms=parcel.length_ms, queue=self._queue.name
+            )
+            self.on_failure(exc_info, **options)
+        except DLXError as exc:
+            logger.error("not handed over task=%s id=%s: %s", self.name, self.id, exc)  # noqa: TRY400
+            self._give_back()
+        except Exception:
+            logger.exception("not handed over task=%s id=%s", self.name, self.id)
+            self._give_back()
+
+    @property
+    def _queue(self) -> WorkQueue:
+        info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
+        return info.queue
 
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (
@@ -242,10 +288,7 @@ class DLXRequest(Request):
         self._is_settled = True
         self.acknowledge()
         state.task_ready(self)
-        logger.info(
-            "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
-            self.name, self.id, request.retries + 1, there.length_ms, info.queue.name,
-        )  # fmt: skip
+        log_retry(self.name, self.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=info.queue.name)
         try:
             self._announce_retry(error, there.length_ms, exc_info)
         except Exception:

@@ -9,12 +9,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from celery.concurrency import prefork, solo
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
+from celery.worker import state
 
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.leases import Leases
-from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.broker.pipeline import Pipeline
+from celery_dlx_retry.broker.publish import Catcher, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
 from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
@@ -22,7 +25,7 @@ from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.lanes import grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
-from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
+from celery_dlx_retry.core.ways import TakeLadder, TakeLane, Wish, choose, way
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
 
 if TYPE_CHECKING:
@@ -36,7 +39,8 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import ConfirmedProducer
     from celery_dlx_retry.core.headers import DeadRecord
     from celery_dlx_retry.core.message import Message
-    from celery_dlx_retry.core.ways import TakeLane, Way
+    from celery_dlx_retry.core.ways import Way
+    from celery_dlx_retry.worker.delivery import Parcel
 
 logger = get_logger(__name__)
 
@@ -44,7 +48,7 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _QUICK_MS = 2_000
 _MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
-    *("settings", "names", "ladder", "publisher", "quick_publisher", "leases", "exact_lanes", "is_rabbitmq"),
+    *("settings", "names", "ladder", "publisher", "quick_publisher", "catcher", "leases", "exact_lanes", "is_rabbitmq"),
 )
 
 # What took its pool process down comes back later each time; how often is dlx_crash_limit.
@@ -67,10 +71,13 @@ class Runtime:
         self._flags: dict[str, Any] = {}
         self._failures_in_a_row = 0
         self._standing: set[str] = set()
+        self._known_lanes: dict[int, Way] = {}
         self._has_ladder = False
         self._mended = -_MEND_SECONDS
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
+        #: Retries that come with results go out here, in a main process whose event loop takes the results.
+        self.pipeline: Pipeline | None = None
         self._queues_by_tag: dict[str, Queue] = {}
 
     def use_flags(self, flags: Mapping[str, Any]) -> None:
@@ -79,6 +86,7 @@ class Runtime:
         for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
         self._standing.clear()
+        self._known_lanes.clear()
         self._has_ladder = False
 
     def foresee(self) -> None:
@@ -130,10 +138,15 @@ class Runtime:
     @cached_property
     def quick_publisher(self) -> Publisher:
         """The same for the worker's main process, whose event loop stands still as long as a publish takes."""
-        return Publisher(
-            lambda: self._app.connection_for_write(connect_timeout=_QUICK_MS / 1000),
-            confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
-        )
+        return Publisher(self._connect_quickly, confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS))
+
+    def _connect_quickly(self) -> Connection:
+        return self._app.connection_for_write(connect_timeout=_QUICK_MS / 1000)
+
+    @cached_property
+    def catcher(self) -> Catcher:
+        """A producer for messages that the main process publishes; its connection is never opened."""
+        return Catcher(self._app.connection_for_write(), confirm_timeout_ms=0, needs=None, headers={})
 
     @cached_property
     def leases(self) -> Leases:
@@ -168,6 +181,25 @@ class Runtime:
         self._declare_or_check(connection, topology)
         self._standing.update(queue.name for queue in queues)
         return topology
+
+    def open_pipeline(self) -> None:
+        """Have retries published by the worker's main process, if its event loop is who takes the results."""
+        consumer = self.consumer
+        if consumer.hub is not None and isinstance(consumer.pool, (prefork.TaskPool, solo.TaskPool)):
+            self.pipeline = Pipeline(
+                self._connect_quickly,
+                hub=consumer.hub,
+                confirm_timeout_ms=self.settings.confirm_timeout_ms,
+                write_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
+            )
+
+    def close_pipeline(self) -> None:
+        """What is still on its way is acknowledged if its confirm comes soon, and else runs again."""
+        pipeline, self.pipeline = self.pipeline, None
+        if pipeline is not None:
+            if state.should_stop is not None:
+                pipeline.drain(within=_QUICK_MS / 1000)
+            pipeline.close()
 
     def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
         """All that must stand for a worker that consumes these queues; the ladder only needs to for countdowns."""
@@ -216,6 +248,14 @@ class Runtime:
             self.leases.renew(self.quick_publisher if quickly else self.publisher, there.needs)
         return replace(there, needs=foundation(self.names) | around(self.names, queue) | there.needs)
 
+    def known_lane(self, delay_ms: int) -> Way | None:
+        """The way of a retry, if it is a lane that is known to stand: then nobody need ask the broker about it."""
+        length_ms = self._lane_ms(delay_ms)
+        if length_ms not in self._known_lanes and length_ms in self.exact_lanes:
+            self._known_lanes[length_ms] = way(TakeLane(length_ms), self.names, ladder=self.ladder)
+        # One that may be full has something to say to each message.
+        return self._known_lanes.get(length_ms) if self.settings.max_waiting is None else None
+
     def mend_ladder(self) -> None:
         """Declare, or check, all rungs again: one is known to be gone. Once for all messages that come at once."""
         if time.monotonic() - self._mended < _MEND_SECONDS:
@@ -228,6 +268,13 @@ class Runtime:
         """A producer for one message on its way; what it needs is declared if it is missing, and if we may."""
         publisher = self.quick_publisher if quickly else self.publisher
         return publisher.producer(needs=there.needs if self.settings.declare else None, headers=there.headers)
+
+    def publish_retry(self, parcel: Parcel, queue: WorkQueue, *, quickly: bool = False) -> None:
+        """Send a message that is written already on its way; returns when the broker has it."""
+        there = self.way_for(queue, parcel.length_ms, wish=Wish.RETRY, quickly=quickly)
+        with self.hand_over(there, quickly=quickly) as producer:
+            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=queue.name)
+        self.published(there)
 
     def publish_dead(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
         """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""
@@ -244,9 +291,11 @@ class Runtime:
         with publisher.producer(needs=needs if self.settings.declare else None) as producer:
             producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
 
-    def published(self) -> None:
-        """All is well: the next failure pauses briefly again."""
+    def published(self, there: Way | None = None) -> None:
+        """All is well: the next failure pauses briefly again, and a lane that took a message stands."""
         self._failures_in_a_row = 0
+        if there is not None and not self.settings.lane_expires_ms:
+            self._known_lanes[there.length_ms] = there
 
     def next_pause_seconds(self) -> float:
         """How long a delivery waits before it goes back to its queue, longer each time, so that it is no hot loop."""

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.app.task import Task
 
+    from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.core.ways import Way
 
 logger = get_logger(__name__)
+
+_PLACES = ("queue", "exchange", "routing_key", "exchange_type", "connection", "publisher")
 
 
 def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way) -> Any:
@@ -27,13 +30,35 @@ def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *
 
     Returns its result when the broker has the message, and raises PublishError if it does not.
     """
-    for option in ("queue", "exchange", "routing_key", "exchange_type", "connection", "publisher"):
-        options.pop(option, None)
-    eta = (options.get("headers") or {}).get("eta")
-    options.setdefault("event_dispatcher", _Teller(task.app, queue=queue.name, eta=eta))
     with runtime_of(task.app).hand_over(there) as producer:
-        options |= {"producer": producer, "router": NoRouter(), "exchange": there.exchange, "routing_key": queue.name}
-        return apply_async(**options)
+        return apply_async(**_directed(task, options, producer, queue=queue, there=there))
+
+
+def write(
+    task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way
+) -> tuple[Any, Message]:
+    """The same without the publish: the result, and the message for whoever does it."""
+    producer = runtime_of(task.app).catcher
+    result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
+    return result, producer.caught
+
+
+def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str) -> None:
+    """One line for each, in whichever process it is published."""
+    logger.info("retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s", task, task_id, retry, delay_ms, queue)
+
+
+def _directed(task: Task, options: dict[str, Any], producer: Any, *, queue: WorkQueue, there: Way) -> dict[str, Any]:
+    kept = {name: value for name, value in options.items() if name not in _PLACES}
+    eta = (options.get("headers") or {}).get("eta")
+    return {
+        "event_dispatcher": _Teller(task.app, queue=queue.name, eta=eta),
+        **kept,
+        "producer": producer,
+        "router": NoRouter(),
+        "exchange": there.exchange,
+        "routing_key": queue.name,
+    }
 
 
 class _Teller:

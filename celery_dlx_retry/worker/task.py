@@ -26,10 +26,10 @@ from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.budget import retry_within
 from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
-from celery_dlx_retry.worker.delivery import attempt_of, is_ours
+from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
 from celery_dlx_retry.worker.guard import give_back, guarded
 from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.sending import send
+from celery_dlx_retry.worker.sending import log_retry, send, write
 from celery_dlx_retry.worker.trace import traced
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class DLXRetryTask(Task):
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
         attempt = attempt_of(request)
+        attempt.is_last_word = throw
         attempt.error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
         if self.policy is not None and countdown is None and not eta:
             # Without an error it is the task's own wish, which policies grant, after their own delay.
@@ -228,9 +229,14 @@ class DLXRetryTask(Task):
     def _retry_async(
         self, apply_async: Any, options: dict[str, Any], queue: WorkQueue, wait_ms: int, request: Any
     ) -> Any:
-        attempt = attempt_of(request)
+        attempt, info = attempt_of(request), request.delivery_info
         runtime = runtime_of(self.app)
-        there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
+        there = None
+        if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
+            there = runtime.known_lane(wait_ms)
+        is_forwarded = there is not None
+        if there is None:
+            there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
         failure = Failure(
             attempt=request.retries + 1,
             at_ms=now_ms(),
@@ -241,13 +247,16 @@ class DLXRetryTask(Task):
         # retry(headers=...) replaces the headers that the message came with; ours stay.
         ours = own_headers(request.delivery_info.message.headers)
         options["headers"] = with_failure({**(options.get("headers") or {}), **ours}, failure)
-        result = send(self, apply_async, {**options, "add_to_parent": False}, queue=queue, there=there)
+        options["add_to_parent"] = False
+        if is_forwarded:
+            result, message = write(self, apply_async, options, queue=queue, there=there)
+            attempt.parcel = Parcel(message=message, exchange=there.exchange, length_ms=there.length_ms)
+            attempt.is_handed_over = True
+            return result
+        result = send(self, apply_async, options, queue=queue, there=there)
         attempt.is_handed_over = True
-        runtime.published()
-        logger.info(
-            "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
-            self.name, request.id, request.retries + 1, there.length_ms, queue.name,
-        )  # fmt: skip
+        runtime.published(there)
+        log_retry(self.name, request.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=queue.name)
         return result
 
     @classmethod

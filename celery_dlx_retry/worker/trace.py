@@ -14,7 +14,7 @@ from billiard import current_process
 from billiard.einfo import ExceptionInfo
 from celery.app import trace as trace_module
 from celery.app.trace import TraceInfo, trace_ok_t
-from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
+from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
 
@@ -40,11 +40,9 @@ class QuickTraceInfo(trace_module.TraceInfo):
     __slots__ = ()
 
     def handle_retry(self, task: Any, req: Any, **options: Any) -> Any:
-        """As Celery does, which takes the traceback from sys.exc_info()."""
-        try:
-            raise self.retval.with_traceback(_users_frames(self.retval.__traceback__))
-        except Retry:
-            return super().handle_retry(task, req, **options)
+        """As Celery does, which takes the traceback from sys.exc_info(): from Python 3.11 on, that of the error."""
+        self.retval.__traceback__ = _users_frames(self.retval.__traceback__)
+        return super().handle_retry(task, req, **options)
 
 
 def _users_frames(tb: TracebackType | None) -> TracebackType | None:
@@ -88,6 +86,7 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         tell(task, attempt, has_returned=outcome.info is None)
         if isinstance(outcome.retval, ExceptionInfo):
             outcome.retval.dlx_is_settled = attempt.is_settled
+            outcome.retval.dlx_parcel = attempt.parcel
         return outcome
 
     return trace

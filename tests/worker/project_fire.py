@@ -55,5 +55,5 @@ def hasty(self, gate):
         while not os.path.exists(gate):  # noqa: PTH110 - no more work than needed
             time.sleep(0.01)  # noqa: TID251 - the gate can only be polled
         record(self, "retrying")
-        raise self.retry(countdown=0.1)
+        raise self.retry(countdown=0.15)  # in a lane that its process does not know, so that it publishes by itself
     record(self, "done")

@@ -1,0 +1,215 @@
+"""Publish now, hear of it later: confirmed and mandatory, for an event loop that must not stand still."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import NotFound
+
+from celery_dlx_retry.broker.publish import BROKER_ERRORS, LONGEST_IDLE_SECONDS, PERSISTENT, drop, open_connection
+from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unreachable, Unroutable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.core.message import Message
+
+    Then = Callable[[PublishError | None], None]
+
+# After a broker was not to be reached, nobody tries again for so long: each try holds the event loop up.
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    message_id: Any
+    exchange: str
+    routing_key: str
+    due: float
+    then: Then
+    problem: PublishError | None = None
+
+
+class Pipeline:
+    """One connection in confirm mode, read by an event loop.
+
+    ``then`` of each message is called once: with None when the broker has it, with a PublishError when it is not known
+    to have it. A single thread, the event loop's, does it all.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Connection], *, hub: Any, confirm_timeout_ms: int, write_timeout_ms: int
+    ) -> None:
+        self._connect, self._hub = connect, hub
+        self._timeout_ms, self._write_timeout_ms = confirm_timeout_ms, write_timeout_ms
+        self._connection: Connection | None = None
+        self._channel: Any = None
+        self._tag = 0
+        self._sent: dict[int, _Sent] = {}
+        self._settled: list[_Sent] = []
+        self._is_watched = False
+        self._used_at = 0.0
+        self._not_before = 0.0
+
+    def publish(self, message: Message, *, exchange: str, routing_key: str, then: Then) -> None:
+        """Send it; ``then`` is called from the event loop, or at once if it cannot be sent."""
+        now = time.monotonic()
+        sent = _Sent(
+            message_id=message.headers.get("id"),
+            exchange=exchange,
+            routing_key=routing_key,
+            due=now + self._timeout_ms / 1000,
+            then=then,
+        )
+        try:
+            self._ready(now)
+            prepared = self._prepared(message)
+        except PublishError as problem:
+            self._refuse(sent, problem)
+        except Exception as exc:  # noqa: BLE001 - a message that cannot be written; whoever waits for it is to know
+            self._refuse(sent, Unreachable(problem=repr(exc)))
+        else:
+            self._tag += 1
+            self._sent[self._tag] = sent
+            try:
+                # Without mandatory an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
+                self._channel.basic_publish(prepared, exchange=exchange, routing_key=routing_key, mandatory=True)
+            except Exception as exc:  # noqa: BLE001 - half of a frame may be in the socket
+                self._fail(exc)
+        self._used_at = now
+        self._watch()
+        self._tell()
+
+    def drain(self, *, within: float) -> None:
+        """Wait for what is on its way, without the event loop."""
+        deadline = time.monotonic() + within
+        while self._sent and self._connection is not None and (left := deadline - time.monotonic()) > 0:
+            self._read(timeout=left)
+        self._tell()
+
+    def close(self) -> None:
+        """Forget what is on its way: nobody is told of it any more."""
+        self._sent.clear()
+        self._settled.clear()
+        self._drop()
+
+    def _ready(self, now: float) -> None:
+        if self._connection is not None and not self._sent and now - self._used_at > LONGEST_IDLE_SECONDS:
+            # Something on the way may have forgotten a connection that was silent for long, and told nobody.
+            self._drop()
+        if self._connection is not None:
+            return
+        if now < self._not_before:
+            raise Unreachable(problem="the broker was not to be reached a moment ago")
+        connection = self._connect()
+        try:
+            # Confirms are read by the event loop, so py-amqp is not to wait for each.
+            open_connection(connection, timeout_ms=self._write_timeout_ms, is_confirmed=False)
+            channel = connection.default_channel
+            channel.confirm_select()
+        except (*BROKER_ERRORS, Unreachable) as exc:
+            self._not_before = time.monotonic() + _PAUSE_SECONDS
+            drop(connection)
+            raise exc if isinstance(exc, Unreachable) else Unreachable(problem=str(exc)) from exc
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+        self._connection, self._channel, self._tag = connection, channel, 0
+        self._hub.add_reader(connection.connection.sock, self._on_readable)
+
+    def _prepared(self, message: Message) -> Any:
+        properties = {**message.properties, "delivery_mode": PERSISTENT}
+        return self._channel.prepare_message(
+            message.body,
+            properties.pop("priority", None),
+            message.content_type,
+            message.content_encoding,
+            dict(message.headers),
+            properties,
+        )
+
+    def _refuse(self, sent: _Sent, problem: PublishError) -> None:
+        sent.problem = problem
+        self._settled.append(sent)
+
+    def _on_readable(self) -> None:
+        self._read(timeout=0)
+        self._tell()
+
+    def _read(self, *, timeout: float) -> None:
+        """All that has come, or the first that comes."""
+        try:
+            while self._connection is not None:
+                self._connection.drain_events(timeout=timeout)
+                timeout = 0
+        except TimeoutError:
+            pass
+        except BROKER_ERRORS as exc:
+            self._fail(exc)
+
+    def _on_ack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+        self._settle(tag, is_multiple=multiple)
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
+        for each in self._up_to(tag, is_multiple=multiple):
+            sent = self._sent[each]
+            sent.problem = Nacked(exchange=sent.exchange, routing_key=sent.routing_key)
+        self._settle(tag, is_multiple=multiple)
+
+    def _on_return(self, _problem: Any, exchange: str, routing_key: str, message: Any) -> None:
+        """RabbitMQ returns a message just before it confirms it. AMQP says which by its content alone."""
+        message_id = (message.headers or {}).get("id")
+        for sent in self._sent.values():
+            if sent.message_id == message_id and sent.exchange == exchange:
+                sent.problem = Unroutable(exchange=exchange, routing_key=routing_key)
+
+    def _up_to(self, tag: int, *, is_multiple: bool) -> list[int]:
+        return [each for each in self._sent if each <= tag] if is_multiple else [tag] if tag in self._sent else []
+
+    def _settle(self, tag: int, *, is_multiple: bool) -> None:
+        self._settled += [self._sent.pop(each) for each in self._up_to(tag, is_multiple=is_multiple)]
+
+    def _fail(self, exc: BaseException) -> None:
+        """Nobody knows what became of all that is on its way; the connection may lie from now on."""
+        self._drop()
+        for sent in self._sent.values():
+            if isinstance(exc, NotFound) and repr(sent.exchange) in str(exc):
+                sent.problem = Unroutable(exchange=sent.exchange, routing_key=sent.routing_key)
+            elif isinstance(exc, PublishError):
+                sent.problem = exc
+            else:
+                sent.problem = Unreachable(problem=str(exc) or type(exc).__name__)
+        self._settled += self._sent.values()
+        self._sent.clear()
+
+    def _tell(self) -> None:
+        while self._settled:
+            sent = self._settled.pop(0)
+            sent.then(sent.problem)
+
+    def _watch(self) -> None:
+        if not self._is_watched and self._sent:
+            self._is_watched = True
+            first = next(iter(self._sent.values()))
+            self._hub.call_later(max(0.0, first.due - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        """After a confirm that did not come in time the next one could be taken for it: all start anew."""
+        self._is_watched = False
+        first = next(iter(self._sent.values()), None)
+        if first is not None and first.due <= time.monotonic():
+            self._fail(Unconfirmed(exchange=first.exchange, routing_key=first.routing_key, timeout_ms=self._timeout_ms))
+            self._tell()
+        self._watch()
+
+    def _drop(self) -> None:
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            with suppress(*BROKER_ERRORS, AttributeError):
+                self._hub.remove_reader(connection.connection.sock)
+            drop(connection)

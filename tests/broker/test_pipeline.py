@@ -1,0 +1,224 @@
+"""What a worker's event loop publishes without waiting: each message is told of once, and truly."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+import pytest
+from kombu.asynchronous.hub import Hub
+from kombu.connection import Connection
+from support import eventually
+
+from celery_dlx_retry.broker.pipeline import Pipeline
+from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.core.topology import lane
+from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
+
+
+class Loop:
+    """An event loop, a pipeline in it, and what was told of each message."""
+
+    def __init__(self, url, *, timeout_ms=10_000):
+        self.hub = Hub()
+        self.connections = []
+        self.pipeline = Pipeline(
+            lambda: self.connect(url), hub=self.hub, confirm_timeout_ms=timeout_ms, write_timeout_ms=2_000
+        )
+        self.told = []
+
+    def connect(self, url):
+        self.connections.append(Connection(url, connect_timeout=2))
+        return self.connections[-1]
+
+    def publish(self, number, *, queue="", exchange="", **properties):
+        message = Message(
+            body=b"[]",
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"id": f"{number}"},
+            properties=properties,
+        )
+        self.pipeline.publish(
+            message, exchange=exchange, routing_key=queue, then=lambda problem: self.told.append((number, problem))
+        )
+
+    def run_until(self, check, *, within=20.0):
+        def once():
+            self.hub.run_once()
+            return check()
+
+        return eventually(once, within=within)
+
+    def hear_of(self, count):
+        """What became of so many messages, by their numbers."""
+        self.run_until(lambda: len(self.told) >= count)
+        assert len(self.told) == count
+        return {number: type(problem) if problem else None for number, problem in self.told}
+
+
+@pytest.fixture
+def loop(broker):
+    made = []
+
+    def make(**options):
+        made.append(Loop(options.pop("url", broker.url), **options))
+        # A hub without timers looks at the clock once a second.
+        made[-1].hub.call_repeatedly(0.01, lambda: None)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.pipeline.close()
+        each.hub.close()
+
+
+@pytest.fixture
+def frozen(broker):
+    """Stop the broker in the middle of whatever it does, for as long as a test says."""
+    if not broker.can_restart:
+        pytest.skip("needs a broker that it may disturb")
+
+    @contextmanager
+    def freeze():
+        broker.pause()
+        try:
+            yield
+        finally:
+            broker.resume()
+
+    return freeze
+
+
+def test_each_message_is_told_of_once_when_the_broker_has_it(bench, kind, loop):
+    queue, it = bench.queue(kind=kind), loop()
+
+    for number in range(300):
+        it.publish(number, queue=queue)
+
+    assert it.hear_of(300) == dict.fromkeys(range(300))
+    assert sorted(bench.ids(queue)) == list(range(300))
+    assert len(it.connections) == 1
+
+
+def test_it_does_not_wait_for_the_broker(bench, frozen, loop):
+    queue, it = bench.queue(), loop()
+    it.publish(0, queue=queue)
+    it.hear_of(1)
+
+    with frozen():
+        it.publish(1, queue=queue)
+        it.hub.run_once()
+        assert [number for number, _ in it.told] == [0]
+
+    assert it.hear_of(2) == {0: None, 1: None}
+
+
+def test_what_is_published_is_persistent_and_keeps_its_properties(bench, loop):
+    queue, it = bench.queue(x_max_priority=9), loop()
+
+    it.publish(1, queue=queue, priority=4, correlation_id="one", reply_to="there")
+
+    it.hear_of(1)
+    (message,) = bench.take(queue)
+    assert message.properties["delivery_mode"] == 2
+    assert [message.properties[name] for name in ("priority", "correlation_id", "reply_to")] == [4, "one", "there"]
+
+
+def test_a_full_queue_refuses_its_message_and_no_other(bench, loop):
+    full, queue, it = bench.queue("full", x_max_length=1, x_overflow="reject-publish"), bench.queue(), loop()
+    bench.put(full, [0])
+
+    it.publish(1, queue=queue)
+    it.publish(2, queue=full)
+    it.publish(3, queue=queue)
+
+    assert it.hear_of(3) == {1: None, 2: Nacked, 3: None}
+    assert sorted(bench.ids(queue)) == [1, 3]
+
+
+def test_a_message_that_no_queue_takes_is_unroutable_and_no_other(bench, loop):
+    queue, it = bench.queue(), loop()
+
+    it.publish(1, queue=queue)
+    it.publish(2, queue=f"{bench.prefix}.nobody")
+    it.publish(3, queue=queue)
+
+    assert it.hear_of(3) == {1: None, 2: Unroutable, 3: None}
+
+
+def test_a_lane_that_is_gone_is_unroutable_and_what_was_beside_it_is_not_said_to_be_there(bench, loop):
+    queue, gone, it = bench.queue(), bench.names.lane(1000), loop()
+    bench.stand(lane(bench.names, 1000))
+    it.publish(0, queue=queue, exchange=gone)
+    it.hear_of(1)
+    bench.connection.default_channel.exchange_delete(gone)
+
+    it.publish(1, queue=queue, exchange=gone)
+    it.publish(2, queue=queue)
+    told = it.hear_of(3)
+    it.publish(3, queue=queue)
+
+    assert told[1] is Unroutable
+    assert told[2] in {None, Unreachable}
+    assert it.hear_of(4)[3] is None
+
+
+def test_a_confirm_that_does_not_come_in_time_is_not_made_up_by_the_next_one(bench, frozen, loop):
+    queue, it = bench.queue(), loop(timeout_ms=300)
+    it.publish(0, queue=queue)
+    it.hear_of(1)
+
+    with frozen():
+        started = time.monotonic()
+        it.publish(1, queue=queue)
+        assert it.hear_of(2)[1] is Unconfirmed
+        assert time.monotonic() - started >= 0.3
+    it.publish(2, queue=f"{bench.prefix}.nobody")
+
+    assert it.hear_of(3)[2] is Unroutable
+    assert len(it.connections) == 2
+
+
+def test_a_connection_that_is_cut_leaves_nothing_said_to_be_there(bench, frozen, loop):
+    queue, it = bench.queue(), loop()
+    it.publish(0, queue=queue)
+    it.hear_of(1)
+
+    with frozen():
+        it.publish(1, queue=queue)
+        it.connections[0].connection.sock.shutdown(2)
+        assert it.hear_of(2)[1] is Unreachable
+    it.publish(2, queue=queue)
+
+    assert it.hear_of(3)[2] is None
+
+
+def test_a_closed_port_is_unreachable_and_not_tried_again_for_a_moment(loop):
+    it = loop(url="amqp://guest:guest@127.0.0.1:1//")
+
+    it.publish(1, queue="work")
+    it.publish(2, queue="work")
+
+    assert it.hear_of(2) == {1: Unreachable, 2: Unreachable}
+    assert len(it.connections) == 1
+
+
+@pytest.mark.parametrize("properties", [{"priority": 300}, {"correlation_id": object()}])
+def test_a_message_that_cannot_be_written_is_told_of_and_the_next_one_arrives(bench, loop, properties):
+    queue, it = bench.queue(), loop()
+
+    it.publish(1, queue=queue, **properties)
+    it.publish(2, queue=queue)
+
+    assert it.hear_of(2) == {1: Unreachable, 2: None}
+
+
+def test_to_drain_is_to_wait_for_what_is_on_its_way(bench, loop):
+    queue, it = bench.queue(), loop()
+
+    for number in range(20):
+        it.publish(number, queue=queue)
+    it.pipeline.drain(within=20)
+
+    assert sorted(it.told) == [(number, None) for number in range(20)]
