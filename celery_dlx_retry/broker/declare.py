@@ -43,23 +43,27 @@ def declare(connection: Connection, topology: Topology) -> None:
             _settle()
         for queue in doubtful:
             _replace_if_deaf(connection, queue, topology)
-        for exchange in topology.exchanges:
-            with _translated("exchange", exchange.name):
-                channel.exchange_declare(
-                    exchange.name,
-                    exchange.kind,
-                    durable=True,
-                    auto_delete=exchange.auto_delete,
-                    arguments=dict(exchange.arguments),
-                )
-        for binding in topology.bindings:
-            with _translated("queue", binding.queue, permission=f"bind to {binding.exchange!r}"):
-                channel.queue_bind(
-                    binding.queue,
-                    binding.exchange,
-                    routing_key=binding.routing_key,
-                    arguments=dict(binding.arguments),
-                )
+        _lead(channel, topology)
+
+
+def begin(connection: Connection, topology: Topology) -> bool:
+    """Declare it for somebody who must not wait: True if all of it stands then.
+
+    If not, its queues are new: ``finish`` is to be called SETTLE_SECONDS later.
+    """
+    is_settled = _is_settled(connection, topology)
+    with closing(connection.channel()) as channel:
+        for queue in topology.queues:
+            _declare_queue(channel, queue)
+        if is_settled:
+            _lead(channel, topology)
+    return is_settled
+
+
+def finish(connection: Connection, topology: Topology) -> None:
+    """Lead to queues that were declared SETTLE_SECONDS ago."""
+    with closing(connection.channel()) as channel:
+        _lead(channel, topology)
 
 
 def check(connection: Connection, topology: Topology) -> None:
@@ -74,6 +78,26 @@ def check(connection: Connection, topology: Topology) -> None:
         for exchange in topology.exchanges:
             with _translated("exchange", exchange.name):
                 channel.exchange_declare(exchange.name, exchange.kind, passive=True)
+
+
+def _lead(channel: Any, topology: Topology) -> None:
+    for exchange in topology.exchanges:
+        with _translated("exchange", exchange.name):
+            channel.exchange_declare(
+                exchange.name,
+                exchange.kind,
+                durable=True,
+                auto_delete=exchange.auto_delete,
+                arguments=dict(exchange.arguments),
+            )
+    for binding in topology.bindings:
+        with _translated("queue", binding.queue, permission=f"bind to {binding.exchange!r}"):
+            channel.queue_bind(
+                binding.queue,
+                binding.exchange,
+                routing_key=binding.routing_key,
+                arguments=dict(binding.arguments),
+            )
 
 
 def _is_settled(connection: Connection, topology: Topology) -> bool:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import AccessRefused, NotFound
 
-from celery_dlx_retry.broker.publish import BROKER_ERRORS, LONGEST_IDLE_SECONDS, PERSISTENT, drop, open_connection
+from celery_dlx_retry.broker.publish import (
+    BROKER_ERRORS,
+    LONGEST_IDLE_SECONDS,
+    PERSISTENT,
+    PROBE,
+    drop,
+    open_connection,
+)
 from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unreachable, Unroutable
 
 if TYPE_CHECKING:
@@ -27,7 +35,7 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class _Sent:
-    message_id: Any
+    message: Message
     exchange: str
     routing_key: str
     due: float
@@ -40,6 +48,9 @@ class Pipeline:
 
     ``then`` of each message is called once: with None when the broker has it, with a PublishError when it is not known
     to have it. A single thread, the event loop's, does it all.
+
+    Nothing is written while the broker does not read, as under a memory alarm: what is in the socket then arrives in
+    the end, when its delivery has long gone back to its queue (test_what_is_held_under_an_alarm_is_not_sent_later).
     """
 
     def __init__(
@@ -50,8 +61,10 @@ class Pipeline:
         self._connection: Connection | None = None
         self._channel: Any = None
         self._tag = 0
+        self._is_read, self._may_probe = False, True
+        self._outbox: deque[_Sent] = deque()
         self._sent: dict[int, _Sent] = {}
-        self._settled: list[_Sent] = []
+        self._settled: deque[_Sent] = deque()
         self._is_watched = False
         self._used_at = 0.0
         self._not_before = 0.0
@@ -59,28 +72,15 @@ class Pipeline:
     def publish(self, message: Message, *, exchange: str, routing_key: str, then: Then) -> None:
         """Send it; ``then`` is called from the event loop, or at once if it cannot be sent."""
         now = time.monotonic()
-        sent = _Sent(
-            message_id=message.headers.get("id"),
-            exchange=exchange,
-            routing_key=routing_key,
-            due=now + self._timeout_ms / 1000,
-            then=then,
-        )
+        due = now + self._timeout_ms / 1000
+        sent = _Sent(message=message, exchange=exchange, routing_key=routing_key, due=due, then=then)
         try:
             self._ready(now)
-            prepared = self._prepared(message)
         except PublishError as problem:
             self._refuse(sent, problem)
-        except Exception as exc:  # noqa: BLE001 - a message that cannot be written; whoever waits for it is to know
-            self._refuse(sent, Unreachable(problem=repr(exc)))
         else:
-            self._tag += 1
-            self._sent[self._tag] = sent
-            try:
-                # Without mandatory an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
-                self._channel.basic_publish(prepared, exchange=exchange, routing_key=routing_key, mandatory=True)
-            except Exception as exc:  # noqa: BLE001 - half of a frame may be in the socket
-                self._fail(exc)
+            self._outbox.append(sent)
+            self._write()
         self._used_at = now
         self._watch()
         self._tell()
@@ -88,12 +88,16 @@ class Pipeline:
     def drain(self, *, within: float) -> None:
         """Wait for what is on its way, without the event loop."""
         deadline = time.monotonic() + within
-        while self._sent and self._connection is not None and (left := deadline - time.monotonic()) > 0:
+        while (
+            (self._sent or self._outbox) and self._connection is not None and (left := deadline - time.monotonic()) > 0
+        ):
             self._read(timeout=left)
+            self._write()
         self._tell()
 
     def close(self) -> None:
         """Forget what is on its way: nobody is told of it any more."""
+        self._outbox.clear()
         self._sent.clear()
         self._settled.clear()
         self._drop()
@@ -121,6 +125,41 @@ class Pipeline:
         channel.events["basic_return"].add(self._on_return)
         self._connection, self._channel, self._tag = connection, channel, 0
         self._hub.add_reader(connection.connection.sock, self._on_readable)
+        connection.connection.on_blocked = self._on_blocked
+        connection.connection.on_unblocked = self._on_unblocked
+        self._is_read = not self._may_probe
+        if self._may_probe:
+            self._tag += 1
+            try:
+                channel.basic_publish(channel.prepare_message(PROBE.encode()), routing_key=PROBE, mandatory=True)
+            except BROKER_ERRORS as exc:
+                self._drop()
+                raise Unreachable(problem=str(exc)) from exc
+
+    def _write(self) -> None:
+        """All that is to go out, as long as the broker reads."""
+        while self._outbox and self._is_read and self._connection is not None:
+            sent = self._outbox.popleft()
+            try:
+                prepared = self._prepared(sent.message)
+            except Exception as exc:  # noqa: BLE001 - it cannot be written; whoever waits for it is to know
+                self._refuse(sent, Unreachable(problem=repr(exc)))
+                continue
+            self._tag += 1
+            self._sent[self._tag] = sent
+            try:
+                # Without mandatory an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
+                self._channel.basic_publish(
+                    prepared, exchange=sent.exchange, routing_key=sent.routing_key, mandatory=True
+                )
+            except Exception as exc:  # noqa: BLE001 - half of a frame may be in the socket
+                self._fail(exc)
+
+    def _on_blocked(self, _reason: str) -> None:
+        self._is_read = False
+
+    def _on_unblocked(self) -> None:
+        self._is_read = True
 
     def _prepared(self, message: Message) -> Any:
         properties = {**message.properties, "delivery_mode": PERSISTENT}
@@ -139,6 +178,8 @@ class Pipeline:
 
     def _on_readable(self) -> None:
         self._read(timeout=0)
+        self._write()
+        self._watch()
         self._tell()
 
     def _read(self, *, timeout: float) -> None:
@@ -163,20 +204,25 @@ class Pipeline:
 
     def _on_return(self, _problem: Any, exchange: str, routing_key: str, message: Any) -> None:
         """RabbitMQ returns a message just before it confirms it. AMQP says which by its content alone."""
+        if routing_key == PROBE:
+            self._is_read = True
+            return
         message_id = (message.headers or {}).get("id")
         for sent in self._sent.values():
-            if sent.message_id == message_id and sent.exchange == exchange:
+            if sent.message.headers.get("id") == message_id and sent.exchange == exchange:
                 sent.problem = Unroutable(exchange=exchange, routing_key=routing_key)
 
     def _up_to(self, tag: int, *, is_multiple: bool) -> list[int]:
         return [each for each in self._sent if each <= tag] if is_multiple else [tag] if tag in self._sent else []
 
     def _settle(self, tag: int, *, is_multiple: bool) -> None:
-        self._settled += [self._sent.pop(each) for each in self._up_to(tag, is_multiple=is_multiple)]
+        self._settled.extend(self._sent.pop(each) for each in self._up_to(tag, is_multiple=is_multiple))
 
     def _fail(self, exc: BaseException) -> None:
         """Nobody knows what became of all that is on its way; the connection may lie from now on."""
         self._drop()
+        if isinstance(exc, AccessRefused) and not self._is_read:
+            self._may_probe = False  # not everybody may write to the default exchange; and it was an answer
         for sent in self._sent.values():
             if isinstance(exc, NotFound) and repr(sent.exchange) in str(exc):
                 sent.problem = Unroutable(exchange=sent.exchange, routing_key=sent.routing_key)
@@ -184,28 +230,51 @@ class Pipeline:
                 sent.problem = exc
             else:
                 sent.problem = Unreachable(problem=str(exc) or type(exc).__name__)
-        self._settled += self._sent.values()
+        self._settled.extend(self._sent.values())
         self._sent.clear()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What was not written yet has a new connection, or none."""
+        if not self._outbox:
+            return
+        try:
+            self._ready(time.monotonic())
+        except PublishError as problem:
+            while self._outbox:
+                self._refuse(self._outbox.popleft(), problem)
+        else:
+            self._write()
 
     def _tell(self) -> None:
         while self._settled:
-            sent = self._settled.pop(0)
+            sent = self._settled.popleft()
             sent.then(sent.problem)
 
+    def _oldest(self) -> _Sent | None:
+        waiting = [next(iter(self._sent.values()), None), self._outbox[0] if self._outbox else None]
+        return min((each for each in waiting if each), key=lambda it: it.due, default=None)
+
     def _watch(self) -> None:
-        if not self._is_watched and self._sent:
+        if not self._is_watched and (oldest := self._oldest()):
             self._is_watched = True
-            first = next(iter(self._sent.values()))
-            self._hub.call_later(max(0.0, first.due - time.monotonic()), self._look)
+            self._hub.call_later(max(0.0, oldest.due - time.monotonic()), self._look)
 
     def _look(self) -> None:
         """After a confirm that did not come in time the next one could be taken for it: all start anew."""
         self._is_watched = False
-        first = next(iter(self._sent.values()), None)
-        if first is not None and first.due <= time.monotonic():
-            self._fail(Unconfirmed(exchange=first.exchange, routing_key=first.routing_key, timeout_ms=self._timeout_ms))
+        now = time.monotonic()
+        oldest = self._oldest()
+        if oldest is not None and oldest.due <= now:
+            while self._outbox and self._outbox[0].due <= now:
+                late = self._outbox.popleft()
+                self._refuse(late, self._unconfirmed(late))
+            self._fail(self._unconfirmed(oldest))
             self._tell()
         self._watch()
+
+    def _unconfirmed(self, sent: _Sent) -> Unconfirmed:
+        return Unconfirmed(exchange=sent.exchange, routing_key=sent.routing_key, timeout_ms=self._timeout_ms)
 
     def _drop(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None

@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AMQPError, ChannelError, MessageNacked, NotFound
+from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound
 from kombu.exceptions import KombuError, SerializationError
 from kombu.messaging import Producer
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.core.topology import Topology
 
+#: The routing key of a message to nobody, and its body: a blocked connection stops at a body. When the default exchange
+#: returns it, the broker reads what we write.
+PROBE = "dlx.v1.probe"
 _NO_ROUTE = 312
 PERSISTENT = 2
 LONGEST_IDLE_SECONDS = 60.0
@@ -48,6 +51,7 @@ class Publisher:
         self.confirm_timeout_ms = confirm_timeout_ms
         self._idle: list[tuple[Connection, float]] = []
         self._pid = os.getpid()
+        self._may_probe = True
 
     @contextmanager
     def producer(
@@ -109,8 +113,37 @@ class Publisher:
 
     def _connected(self) -> Connection:
         connection = self._connect()
-        open_connection(connection, timeout_ms=self.confirm_timeout_ms)
+        try:
+            open_connection(connection, timeout_ms=self.confirm_timeout_ms)
+            if self._may_probe:
+                self._probe(connection)
+        except BaseException:
+            drop(connection)
+            raise
         return connection
+
+    def _probe(self, connection: Connection) -> None:
+        """Raise Unconfirmed if the broker does not read what we write, as under a memory alarm.
+
+        What is in the socket then arrives in the end, when its delivery has long gone back to its queue; and each new
+        connection would take another copy (test_under_a_memory_alarm_no_confirm_is_made_up_and_no_copy_is_sent).
+        """
+        seconds = self.confirm_timeout_ms / 1000
+        channel = connection.default_channel
+        returned = channel.events["basic_return"]
+        returned.add(_expect)  # without it py-amqp raises, and leaves the confirm to be taken for that of the next one
+        try:
+            message = channel.prepare_message(PROBE.encode())
+            channel.basic_publish(message, routing_key=PROBE, mandatory=True, timeout=seconds, confirm_timeout=seconds)
+        except TimeoutError as exc:
+            raise Unconfirmed(exchange="", routing_key=PROBE, timeout_ms=self.confirm_timeout_ms) from exc
+        except AccessRefused:
+            # Not everybody may write to the default exchange; and it was an answer.
+            self._may_probe = False
+            drop(connection)
+            open_connection(connection, timeout_ms=self.confirm_timeout_ms)
+        else:
+            returned.discard(_expect)
 
 
 class ConfirmedProducer(Producer):
@@ -218,6 +251,10 @@ class Catcher(ConfirmedProducer):
             headers=headers,
             properties={**properties, "priority": priority},
         )
+
+
+def _expect(*_: Any) -> None:
+    """What comes back is what was to come back."""
 
 
 def _bytes_of(message: Message) -> bytes:

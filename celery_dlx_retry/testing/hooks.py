@@ -189,7 +189,9 @@ class _Hooks:
         )
         if not request.retries:
             self._file.add(Record(event="called", task=task.name, task_id=request.id))
-        request.delivery_info = DeliveryInfo(request.delivery_info, queue=EAGER, message=message, worker=EAGER.name)
+        request.delivery_info = DeliveryInfo(
+            request.delivery_info, queue=EAGER, message=message, worker=EAGER.name, is_bound=False, forwards=False
+        )
         pay_in(task, retries=request.retries)
 
     def on_postrun(self, task: Any, task_id: str, state: str, **_: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from celery.app.task import Task
 
 logger = get_logger(__name__)
-
-_LONGEST_PAUSE_SECONDS = 60.0
 
 
 def is_appointment(app: Celery, options: Mapping[str, Any]) -> bool:
@@ -82,7 +79,7 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
     It came by ``send_task`` from an app that does not know the task, or it waits longer than the ladder is. If it
     cannot be sent on now, the delivery stays unacknowledged, and we try again later.
     """
-    pace = _Pace()
+    pace = runtime_of(task.app).quick_pace
 
     @functools.wraps(handle)
     def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
@@ -108,28 +105,6 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
         return None
 
     return handle_or_send_on
-
-
-class _Pace:
-    """One try for all messages, and a longer pause after each that failed: the event loop stands still meanwhile."""
-
-    def __init__(self) -> None:
-        self._failures, self._not_before = 0, 0.0
-
-    def left(self) -> float:
-        """Seconds until the next try."""
-        return max(0.0, self._not_before - time.monotonic())
-
-    def failed(self) -> float:
-        """Seconds to wait now."""
-        self._failures += 1
-        pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** min(self._failures, 6))
-        self._not_before = time.monotonic() + pause
-        return pause
-
-    def succeeded(self) -> None:
-        """The next failure is the first again."""
-        self._failures = 0
 
 
 def _left_ms(consumer: Any, message: Any) -> int:

@@ -79,7 +79,7 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
         _park(task, info, delay_ms=switch.breaker.interval_ms, task_id=task_id)
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         logger.error("not parked task=%s id=%s: %s", task.name, task_id, problem)  # noqa: TRY400
-        runtime_of(task.app).pause()
+        runtime_of(task.app).pause(problem)
         return _ended(REJECTED, Reject("it could not be parked", requeue=True))
     return _ended(IGNORED, Ignore())
 
@@ -99,7 +99,7 @@ def _park(task: Any, info: DeliveryInfo, *, delay_ms: int, task_id: str) -> None
     with runtime.hand_over(there) as producer:
         message = info.message.with_headers({**info.message.headers, PARKED_AT: now_ms()})
         producer.publish_message(message, exchange=there.exchange, routing_key=info.queue.name)
-    runtime.published()
+    runtime.published(there)
     logger.info("parked task=%s id=%s delay_ms=%d queue=%s", task.name, task_id, there.length_ms, info.queue.name)
 
 

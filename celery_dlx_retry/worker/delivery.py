@@ -40,10 +40,15 @@ class Attempt:
         self.decision: Decision | None = None
         #: No retry may wait longer than this: the policy's deadline.
         self.latest_ms: int | None = None
-        #: A publish failed, and the delivery must go back to its queue, even if the body swallowed our Reject.
-        self.is_given_back = False
+        #: Why a publish failed; the delivery must go back to its queue then, even if the body swallowed our Reject.
+        self.problem: BaseException | None = None
         #: It is a dead letter, or a failure that nobody wants kept.
         self.is_ended = False
+
+    @property
+    def is_given_back(self) -> bool:
+        """The message is to go back to its queue."""
+        return self.problem is not None and not self.is_settled
 
     @property
     def is_settled(self) -> bool:
@@ -58,25 +63,34 @@ class DeliveryInfo(dict[str, Any]):
     of what ``celery inspect active`` shows of the dict: a body is nobody's business.
     """
 
-    def __init__(
-        self, info: dict[str, Any], *, queue: WorkQueue, message: Message, worker: str, forwards: bool = False
+    def __init__(  # noqa: PLR0913 - all that a pool process cannot find out by itself
+        self,
+        info: dict[str, Any],
+        *,
+        queue: WorkQueue,
+        message: Message,
+        worker: str,
+        is_bound: bool,
+        forwards: bool,
     ) -> None:
         super().__init__(info, queue=queue.name)
         self.queue = queue
         self.message = message
         #: The worker's main process, as no other one was or will be called.
         self.worker = worker
+        #: The main process has seen to it that what waited comes back to the queue.
+        self.is_bound = is_bound
         #: The main process publishes a retry that comes with the result.
         self.forwards = forwards
         self.attempt = Attempt()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (dict(self), self.queue, self.message, self.worker, self.forwards)
+        facts = {name: value for name, value in self.__dict__.items() if name != "attempt"}
+        return _rebuild, (dict(self), facts)
 
 
-def _rebuild(*facts: Any) -> DeliveryInfo:
-    info, queue, message, worker, forwards = facts
-    return DeliveryInfo(info, queue=queue, message=message, worker=worker, forwards=forwards)
+def _rebuild(info: dict[str, Any], facts: dict[str, Any]) -> DeliveryInfo:
+    return DeliveryInfo(info, **facts)
 
 
 def is_ours(request: Any) -> bool:

@@ -59,7 +59,7 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             attempt.is_guarded = False
         _publish_now(task, attempt)
-        if attempt.is_given_back and not attempt.is_handed_over:
+        if attempt.is_given_back:
             raise Reject("a retry could not be published", requeue=True)
         return result
 
@@ -82,9 +82,10 @@ def _publish_now(task: Any, attempt: Attempt) -> None:
 
 def give_back(task: Any, attempt: Attempt, problem: BaseException) -> Reject:
     """What to raise when a message could not be handed over: it stays on its queue, after a pause."""
-    attempt.is_given_back = True
+    attempt.problem = problem
     logger.error("not handed over task=%s id=%s: %s", task.name, task.request.id, problem)
-    runtime_of(task.app).pause()
+    if not task.request.delivery_info.forwards:
+        runtime_of(task.app).pause(problem)  # else the main process does, and this one has other tasks to run
     return Reject(str(problem), requeue=True)
 
 
@@ -101,7 +102,7 @@ def _run(task: Any, attempt: Attempt, body: Callable[..., Any], args: Any, kwarg
 
 def _unless_given_back(attempt: Attempt, ignore: Ignore) -> Any:
     """Our own Reject may have been swallowed on the way; to ignore the task then is to lose it."""
-    if attempt.is_given_back and not attempt.is_handed_over:
+    if attempt.is_given_back:
         return Reject("a retry could not be published", requeue=True)
     return ignore
 
@@ -173,4 +174,4 @@ def _bury(task: Any, attempt: Attempt, error: BaseException, reason: Reason) -> 
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         raise give_back(task, attempt, problem) from error
     attempt.is_ended = True
-    runtime.published()
+    runtime.paces.reached(runtime.names.dead())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
@@ -35,11 +34,12 @@ from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DLXError, Nacked, Unroutable
+from celery_dlx_retry.errors import DLXError, Nacked
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
-from celery_dlx_retry.worker.clock import is_due
-from celery_dlx_retry.worker.delivery import DeliveryInfo
+from celery_dlx_retry.worker.clock import is_due, now_ms
+from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel
+from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
 from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
@@ -47,8 +47,7 @@ from celery_dlx_retry.worker.trace import as_lost
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
-    from celery_dlx_retry.errors import PublishError
-    from celery_dlx_retry.worker.delivery import Parcel
+    from celery_dlx_retry.core.ways import Way
 
 logger = get_logger(__name__)
 
@@ -81,19 +80,26 @@ class DLXRequest(Request):
         if is_due(self._eta):
             # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
             self._eta = None
+        queue = runtime.queue_of(message)
         self._delivery_info = self._request_dict["delivery_info"] = DeliveryInfo(
             self._delivery_info,
-            queue=runtime.queue_of(message),
+            queue=queue,
             message=message_of(message),
             worker=f"{self.hostname}/{os.getpid()}",
-            forwards=runtime.pipeline is not None,
+            is_bound=runtime.is_bound(queue),
+            forwards=runtime.is_bound(queue) and runtime.pipeline is not None,
         )
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
         parcel: Parcel | None = exc_info.__dict__.pop("dlx_parcel", None)
         if parcel is not None:
-            self._forward(parcel, exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+            options = {"send_failed_event": send_failed_event, "return_ok": return_ok}
+            then = functools.partial(self._on_forwarded, parcel, exc_info, options)
+            forward(runtime_of(self._app), parcel, self._queue, then)
+            return None
+        if getattr(exc_info, "dlx_given_back", None) is not None:
+            self._give_back(exc_info.dlx_given_back, has_waited=not self._delivery_info.forwards)  # type: ignore[attr-defined]
             return None
         error = _error_of(exc_info)
         self._is_settled = getattr(exc_info, "dlx_is_settled", False)
@@ -147,36 +153,25 @@ class DLXRequest(Request):
             self.acknowledge()
             self.send_event("task-rejected", requeue=requeue)
 
-    def _forward(self, parcel: Parcel, exc_info: Any, **options: bool) -> None:
-        """Publish the retry that came with a result; what is left to do is done when the broker has it."""
-        then = functools.partial(self._on_forwarded, parcel, exc_info, options)
-        pipeline = runtime_of(self._app).pipeline
-        if pipeline is None or state.should_stop is not None:
-            then(Unroutable(exchange=parcel.exchange, routing_key=self._queue.name))  # nobody would hear of it later
-        else:
-            pipeline.publish(parcel.message, exchange=parcel.exchange, routing_key=self._queue.name, then=then)
-
-    def _on_forwarded(
-        self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: PublishError | None
-    ) -> None:
-        runtime = runtime_of(self._app)
+    def _on_forwarded(self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: DLXError | None) -> None:
+        """The retry that came with a result is published, or not."""
+        if problem is not None:
+            self._not_handed_over(problem)
+            return
         try:
-            if isinstance(problem, Unroutable):
-                # No queue has it: this is no blind second publish.
-                runtime.publish_retry(parcel, self._queue, quickly=True)
-            elif problem is not None:
-                raise problem  # noqa: TRY301 - one way to go for all
-            runtime.published()
-            log_retry(
-                self.name, self.id, retry=self._context.retries + 1, delay_ms=parcel.length_ms, queue=self._queue.name
-            )
+            self._retry_is_out(parcel)
             self.on_failure(exc_info, **options)
-        except DLXError as exc:
-            logger.error("not handed over task=%s id=%s: %s", self.name, self.id, exc)  # noqa: TRY400
-            self._give_back()
         except Exception:
-            logger.exception("not handed over task=%s id=%s", self.name, self.id)
-            self._give_back()
+            # A result backend, or an event. The message is safe; only the word of it did not get through.
+            logger.exception("after the hand-over task=%s id=%s", self.name, self.id)
+            self.reject()
+
+    def _retry_is_out(self, parcel: Parcel) -> None:
+        runtime = runtime_of(self._app)
+        runtime.paces.reached(parcel.exchange)
+        self._is_settled = True
+        retry = self._context.retries + 1
+        log_retry(self.name, self.id, retry=retry, delay_ms=parcel.length_ms, queue=self._queue.name)
 
     @property
     def _queue(self) -> WorkQueue:
@@ -197,28 +192,40 @@ class DLXRequest(Request):
         if isinstance(error, WorkerLostError) and getattr(self, "_success_was_stored", bool)():
             self._is_settled = True  # it had succeeded; only its process died
             return True
+        runtime = runtime_of(self._app)
+        if runtime.quick_pace.left():
+            self._give_back("")  # a moment ago it could not be done, and the event loop stood still to find out
+            return False
         try:
-            return self._settle(error, exc_info)
-        except DLXError as problem:
-            logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem)  # noqa: TRY400
-        except Exception:
-            logger.exception("not handed over task=%s id=%s", self.name, self.id)
-        self._give_back()
-        return False
+            is_failure = self._settle(error, exc_info)
+        except Exception as problem:  # noqa: BLE001 - billiard would swallow it, and the delivery would hang for ever
+            runtime.quick_pace.failed()
+            self._not_handed_over(problem)
+            return False
+        runtime.quick_pace.succeeded()
+        return is_failure
 
-    def _give_back(self) -> None:
+    def _not_handed_over(self, problem: Exception) -> None:
+        is_ours = isinstance(problem, DLXError)
+        logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem, exc_info=not is_ours and problem)
+        self._give_back(getattr(problem, "exchange", ""))
+
+    def _give_back(self, exchange: str, *, has_waited: bool = False) -> None:
         """Let the delivery go back to its queue after a pause, which the event loop must not sit out."""
         state.task_ready(self)
         runtime = runtime_of(self._app)
-        if runtime.consumer is not None:
-            runtime.consumer.timer.call_after(runtime.next_pause_seconds(), self.reject, (True,))
-        else:
+        self.message.reject = functools.partial(nack, self.message)
+        if has_waited or runtime.consumer is None:
             self.reject(requeue=True)
+        else:
+            runtime.consumer.timer.call_after(runtime.paces.failed(exchange), self.reject, (True,))
 
     def _settle(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
         decision = self._decision(error)
         if isinstance(decision, Wait):
+            if self._is_retried_later(error, decision, exc_info):
+                return False
             decision = self._retried(error, decision, exc_info)
         if isinstance(decision, Wait):
             return False
@@ -268,13 +275,37 @@ class DLXRequest(Request):
             return self._retried(error, other, exc_info) if isinstance(other, Wait) else other
         return wait
 
+    def _is_retried_later(self, error: BaseException, wait: Wait, exc_info: Any) -> bool:
+        """Whether the event loop has taken the retry over; what is left is done when it is published."""
+        runtime = runtime_of(self._app)
+        there = runtime.lanes.plain(wait.delay_ms) if can_forward(runtime) and runtime.is_bound(self._queue) else None
+        if there is None:
+            return False
+        parcel = self._parcel(error, there)
+
+        def then(problem: DLXError | None) -> None:
+            if problem is None:
+                self._end_retry(error, parcel, exc_info)
+            else:
+                self._not_handed_over(problem)
+
+        forward(runtime, parcel, self._queue, then)
+        return True
+
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
+        runtime = runtime_of(self._app)
+        there = runtime.way_for(self._queue, delay_ms, wish=Wish.RETRY, quickly=True)
+        parcel = self._parcel(error, there)
+        with runtime.hand_over(there, quickly=True) as producer:
+            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=self._queue.name)
+        self._end_retry(error, parcel, exc_info)
+
+    def _parcel(self, error: BaseException, there: Way) -> Parcel:
         info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
-        runtime, request = runtime_of(self._app), self._context
-        there = runtime.way_for(info.queue, delay_ms, wish=Wish.RETRY, quickly=True)
+        request = self._context
         failure = Failure(
             attempt=request.retries + 1,
-            at_ms=time.time_ns() // 1_000_000,
+            at_ms=now_ms(),
             error=text_of(error),
             delay_ms=there.length_ms,
             worker=self.hostname,
@@ -283,14 +314,14 @@ class DLXRequest(Request):
         if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
         message = info.message.with_headers(headers)
-        with runtime.hand_over(there, quickly=True) as producer:
-            producer.publish_message(message, exchange=there.exchange, routing_key=info.queue.name)
-        self._is_settled = True
+        return Parcel(message=message, exchange=there.exchange, length_ms=there.length_ms)
+
+    def _end_retry(self, error: BaseException, parcel: Parcel, exc_info: Any) -> None:
+        self._retry_is_out(parcel)
         self.acknowledge()
         state.task_ready(self)
-        log_retry(self.name, self.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=info.queue.name)
         try:
-            self._announce_retry(error, there.length_ms, exc_info)
+            self._announce_retry(error, parcel.length_ms, exc_info)
         except Exception:
             # A result backend or a user's hook. The message is safe; only the word of it did not get through.
             logger.exception("retry not announced task=%s id=%s", self.name, self.id)

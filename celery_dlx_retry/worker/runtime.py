@@ -25,8 +25,10 @@ from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.lanes import grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
-from celery_dlx_retry.core.ways import TakeLadder, TakeLane, Wish, choose, way
+from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
+from celery_dlx_retry.worker.lanes import Lanes
+from celery_dlx_retry.worker.pace import Pace, Paces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,16 +41,28 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import ConfirmedProducer
     from celery_dlx_retry.core.headers import DeadRecord
     from celery_dlx_retry.core.message import Message
-    from celery_dlx_retry.core.ways import Way
+    from celery_dlx_retry.core.ways import TakeLane, Way
     from celery_dlx_retry.worker.delivery import Parcel
 
 logger = get_logger(__name__)
 
 _LONGEST_PAUSE_SECONDS = 10.0
+_LONGEST_QUICK_PAUSE_SECONDS = 30.0
 _QUICK_MS = 2_000
 _MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
-    *("settings", "names", "ladder", "publisher", "quick_publisher", "catcher", "leases", "exact_lanes", "is_rabbitmq"),
+    *(
+        "settings",
+        "names",
+        "ladder",
+        "publisher",
+        "quick_publisher",
+        "catcher",
+        "leases",
+        "lanes",
+        "exact_lanes",
+        "is_rabbitmq",
+    ),
 )
 
 # What took its pool process down comes back later each time; how often is dlx_crash_limit.
@@ -69,9 +83,12 @@ class Runtime:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._flags: dict[str, Any] = {}
-        self._failures_in_a_row = 0
         self._standing: set[str] = set()
-        self._known_lanes: dict[int, Way] = {}
+        self._trusted: set[str] = set()
+        #: How soon a delivery goes back to its queue, by the exchange that took no retry or dead letter of it.
+        self.paces = Paces(first=0.5, longest=_LONGEST_PAUSE_SECONDS)
+        #: The main process tries something that failed only so often: its event loop stands still meanwhile.
+        self.quick_pace = Pace(first=1.0, longest=_LONGEST_QUICK_PAUSE_SECONDS)
         self._has_ladder = False
         self._mended = -_MEND_SECONDS
         #: The worker's consumer, in its main process.
@@ -86,7 +103,6 @@ class Runtime:
         for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
         self._standing.clear()
-        self._known_lanes.clear()
         self._has_ladder = False
 
     def foresee(self) -> None:
@@ -163,6 +179,11 @@ class Runtime:
             delays |= self.settings.budget.known_delays_ms()
         return frozenset(delays - {0}) | AFTER_A_CRASH.known_delays_ms()
 
+    @cached_property
+    def lanes(self) -> Lanes:
+        """What this process knows of lanes."""
+        return Lanes(self.settings, self.names, announced=self.exact_lanes)
+
     def queue_of(self, message: Any) -> WorkQueue:
         """The queue that a delivery came from. AMQP tells the consumer's tag, and only Kombu knows whose it is."""
         info = message.delivery_info
@@ -181,6 +202,15 @@ class Runtime:
         self._declare_or_check(connection, topology)
         self._standing.update(queue.name for queue in queues)
         return topology
+
+    def is_bound(self, queue: WorkQueue) -> bool:
+        """Whether what waited comes back to this queue: this process has seen to it."""
+        return queue.name in self._standing
+
+    def trust(self, queue: WorkQueue) -> None:
+        """The main process has: an exclusive queue can be bound over the connection alone that it belongs to."""
+        self._standing.add(queue.name)
+        self._trusted.add(queue.name)
 
     def open_pipeline(self) -> None:
         """Have retries published by the worker's main process, if its event loop is who takes the results."""
@@ -246,15 +276,7 @@ class Runtime:
         there = way(choice, self.names, ladder=self.ladder, lane_expires_ms=expires_ms)
         if expires_ms:
             self.leases.renew(self.quick_publisher if quickly else self.publisher, there.needs)
-        return replace(there, needs=foundation(self.names) | around(self.names, queue) | there.needs)
-
-    def known_lane(self, delay_ms: int) -> Way | None:
-        """The way of a retry, if it is a lane that is known to stand: then nobody need ask the broker about it."""
-        length_ms = self._lane_ms(delay_ms)
-        if length_ms not in self._known_lanes and length_ms in self.exact_lanes:
-            self._known_lanes[length_ms] = way(TakeLane(length_ms), self.names, ladder=self.ladder)
-        # One that may be full has something to say to each message.
-        return self._known_lanes.get(length_ms) if self.settings.max_waiting is None else None
+        return replace(there, needs=self._around(queue) | there.needs)
 
     def mend_ladder(self) -> None:
         """Declare, or check, all rungs again: one is known to be gone. Once for all messages that come at once."""
@@ -286,27 +308,28 @@ class Runtime:
             worker=record.worker,
         )
         letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
-        needs = foundation(self.names) | around(self.names, queue)
+        needs = self._around(queue)
         publisher = self.quick_publisher if quickly else self.publisher
         with publisher.producer(needs=needs if self.settings.declare else None) as producer:
             producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
 
-    def published(self, there: Way | None = None) -> None:
+    def published(self, there: Way) -> None:
         """All is well: the next failure pauses briefly again, and a lane that took a message stands."""
-        self._failures_in_a_row = 0
-        if there is not None and not self.settings.lane_expires_ms:
-            self._known_lanes[there.length_ms] = there
+        self.paces.reached(there.exchange)
+        self.lanes.saw(there.length_ms)
 
-    def next_pause_seconds(self) -> float:
-        """How long a delivery waits before it goes back to its queue, longer each time, so that it is no hot loop."""
-        self._failures_in_a_row += 1
-        return min(_LONGEST_PAUSE_SECONDS, 0.25 * float(2 ** min(self._failures_in_a_row, 10)))
-
-    def pause(self) -> None:
-        """Wait that long, in a pool process."""
-        seconds = self.next_pause_seconds()
+    def pause(self, problem: BaseException) -> None:
+        """Wait before a delivery goes back to its queue, in a pool process."""
+        seconds = self.paces.failed(getattr(problem, "exchange", ""))
         with suppress(SoftTimeLimitExceeded):  # time is up: go back at once
             time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
+
+    def _around(self, queue: WorkQueue) -> Topology:
+        """All that a message of this queue may need besides its lane, as far as it is ours to make."""
+        needs = foundation(self.names) | around(self.names, queue)
+        if queue.name not in self._trusted:
+            return needs
+        return replace(needs, bindings=tuple(it for it in needs.bindings if it.queue != queue.name))
 
     def _ensure(self, queue: WorkQueue, *, ladder: bool, quickly: bool) -> None:
         """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
@@ -316,7 +339,7 @@ class Runtime:
         """
         missing = Topology()
         if queue.name not in self._standing:
-            missing = foundation(self.names) | around(self.names, queue)
+            missing = self._around(queue)
         if ladder and not self._has_ladder:
             missing |= rungs(self.names, self.ladder)
         if missing != Topology():

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-_LONGEST_PAUSE_SECONDS = 30.0
-
 
 class ForeignMessage(Exception):
     """Not a Celery message; a fact on the record of a dead letter, never raised."""
@@ -66,9 +64,7 @@ def keep_strays(consumer: Any) -> None:
     consumer.on_invalid_task, consumer.on_decode_error = on_invalid_task, on_decode_error
 
 
-def _keep(  # noqa: PLR0913, PLR0917
-    consumer: Any, message: Any, reason: Reason, error: BaseException, then: Callable[[], None], tries: int = 0
-) -> None:
+def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, then: Callable[[], None]) -> None:
     """Publish, confirmed; then let Celery do what it does, where "reject" means "acknowledge".
 
     If it cannot be published now, the delivery stays unacknowledged, and we try again later.
@@ -76,20 +72,24 @@ def _keep(  # noqa: PLR0913, PLR0917
     if message.channel is None or message.channel.connection is None:
         return  # the connection is gone, and the broker delivers it again
     runtime = runtime_of(consumer.app)
+    pause = runtime.quick_pace.left()
     try:
-        bury(
-            runtime,
-            message_of(message),
-            runtime.queue_of(message),
-            reason=reason,
-            error=error,
-            worker=consumer.hostname,
-            quickly=True,
-        )
+        if not pause:
+            bury(
+                runtime,
+                message_of(message),
+                runtime.queue_of(message),
+                reason=reason,
+                error=error,
+                worker=consumer.hostname,
+                quickly=True,
+            )
+            runtime.quick_pace.succeeded()
     except Exception as problem:  # noqa: BLE001 - whatever it is, the worker lives and the delivery stays
-        pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** min(tries, 5))
+        pause = runtime.quick_pace.failed()
         logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)  # noqa: TRY400
-        consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then, tries + 1))
+    if pause:
+        consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then))
         return
     message.reject_log_error = message.ack_log_error
     try:

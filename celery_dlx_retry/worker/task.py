@@ -232,10 +232,13 @@ class DLXRetryTask(Task):
         attempt, info = attempt_of(request), request.delivery_info
         runtime = runtime_of(self.app)
         there = None
+        if info.is_bound:
+            runtime.trust(info.queue)
         if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
-            there = runtime.known_lane(wait_ms)
-        is_forwarded = there is not None
-        if there is None:
+            there = runtime.lanes.plain(wait_ms)
+        # To a lane that may not stand this process publishes by itself, which makes it.
+        is_forwarded = there is not None and runtime.lanes.knows(there.length_ms)
+        if there is None or not is_forwarded:
             there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
         failure = Failure(
             attempt=request.retries + 1,

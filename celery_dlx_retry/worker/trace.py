@@ -14,7 +14,7 @@ from billiard import current_process
 from billiard.einfo import ExceptionInfo
 from celery.app import trace as trace_module
 from celery.app.trace import TraceInfo, trace_ok_t
-from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
 
@@ -42,7 +42,12 @@ class QuickTraceInfo(trace_module.TraceInfo):
     def handle_retry(self, task: Any, req: Any, **options: Any) -> Any:
         """As Celery does, which takes the traceback from sys.exc_info(): from Python 3.11 on, that of the error."""
         self.retval.__traceback__ = _users_frames(self.retval.__traceback__)
-        return super().handle_retry(task, req, **options)
+        if self.retval.__traceback__ is not None:
+            return super().handle_retry(task, req, **options)
+        try:
+            raise self.retval  # a policy asked for it: this one short frame is all that Celery gets to copy
+        except Retry:
+            return super().handle_retry(task, req, **options)
 
 
 def _users_frames(tb: TracebackType | None) -> TracebackType | None:
@@ -85,11 +90,18 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
             outcome = trace_ok_t(ExceptionInfo(), TraceInfo(FAILURE, exc), 0.0, None)
         tell(task, attempt, has_returned=outcome.info is None)
         if isinstance(outcome.retval, ExceptionInfo):
-            outcome.retval.dlx_is_settled = attempt.is_settled
-            outcome.retval.dlx_parcel = attempt.parcel
+            _write_on(outcome.retval, attempt)
         return outcome
 
     return trace
+
+
+def _write_on(result: Any, attempt: Attempt) -> None:
+    """What the main process is to know of the attempt."""
+    result.dlx_is_settled = attempt.is_settled
+    result.dlx_parcel = attempt.parcel
+    if attempt.is_given_back:
+        result.dlx_given_back = getattr(attempt.problem, "exchange", "")
 
 
 def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:

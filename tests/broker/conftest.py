@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from amqp.exceptions import NotFound
 from kombu.connection import Connection
-from support import put
+from support import eventually, put
 
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
+from celery_dlx_retry.errors import Unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -111,6 +112,34 @@ def settled(monkeypatch) -> None:
 def bench(broker, prefix) -> Iterator[Bench]:
     with ExitStack() as stack:
         yield Bench(url=broker.url, prefix=prefix, stack=stack)
+
+
+@pytest.fixture
+def alarm(broker, bench):
+    """A memory alarm for as long as a test says: the broker stops reading from whoever publishes."""
+    if not broker.can_restart:
+        pytest.skip("needs a broker that it may disturb")
+    probe, queue = bench.publisher(timeout_ms=200), bench.queue("probe")
+
+    def is_blocked():
+        try:
+            with probe.producer() as producer:
+                # Not empty: a blocked connection stops at the body.
+                producer.publish("body", exchange="", routing_key=queue)
+        except Unconfirmed:
+            return True
+        return False
+
+    @contextmanager
+    def sound():
+        broker.ctl("set_vm_memory_high_watermark", "0.00001")
+        try:
+            eventually(is_blocked)
+            yield
+        finally:
+            broker.ctl("set_vm_memory_high_watermark", "0.4")
+
+    return sound
 
 
 @pytest.fixture(params=["classic", "quorum"])

@@ -222,3 +222,21 @@ def test_to_drain_is_to_wait_for_what_is_on_its_way(bench, loop):
     it.pipeline.drain(within=20)
 
     assert sorted(it.told) == [(number, None) for number in range(20)]
+
+
+def test_what_is_held_under_an_alarm_is_not_sent_later(bench, alarm, loop):
+    queue, it = bench.queue(), loop(timeout_ms=500)
+    other = loop(timeout_ms=20_000)
+    other.publish(0, queue=queue)
+    other.hear_of(1)
+
+    with alarm():
+        it.publish(1, queue=queue)
+        it.publish(2, queue=queue)
+        assert it.hear_of(2) == {1: Unconfirmed, 2: Unconfirmed}
+        other.publish(3, queue=queue)
+
+    assert other.hear_of(2) == {0: None, 3: None}
+    it.publish(4, queue=queue)
+    assert it.hear_of(3)[4] is None
+    assert sorted(bench.ids(queue)) == [0, 3, 4]

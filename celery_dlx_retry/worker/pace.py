@@ -1,0 +1,45 @@
+"""How soon something is tried again that failed: later each time, so that it is no hot loop."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+
+class Pace:
+    """One try for all who want the same, and a longer pause after each that failed."""
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._failures, self._not_before = 0, 0.0
+
+    def left(self) -> float:
+        """Seconds until the next try."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    def failed(self) -> float:
+        """Seconds to wait now."""
+        pause = min(self._longest, self._first * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        self._not_before = time.monotonic() + pause
+        return pause
+
+    def succeeded(self) -> None:
+        """The next failure is the first again."""
+        self._failures, self._not_before = 0, 0.0
+
+
+class Paces:
+    """A pace for each exchange; what was not to be reached at all has one of its own, the empty name's."""
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self._paces: defaultdict[str, Pace] = defaultdict(lambda: Pace(first=first, longest=longest))
+
+    def failed(self, exchange: str) -> float:
+        """Seconds to wait now."""
+        return self._paces[exchange].failed()
+
+    def reached(self, exchange: str) -> None:
+        """It took a message."""
+        self._paces.pop(exchange, None)
+        self._paces.pop("", None)
