@@ -27,6 +27,7 @@ README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 FAULTS = ROOT / "docs" / "what-happens-when.md"
 PAGES = [README, *DOCS, ROOT / "CHANGELOG.md"]
+WRITTEN_BY_RUNS = {"benchmarks", "compatibility"}
 SETTINGS = {f"dlx_{field.name.removesuffix('_ms')}": field for field in fields(Settings)}
 
 APP = """\
@@ -147,6 +148,27 @@ def test_every_dlx_command_on_the_pages_exists_with_its_options():
     assert ["dead", "list"] in commands
     for words in commands:
         parse(cli.dlx, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_dlx_command_in_a_sentence_exists(page):
+    for line in re.findall(r"`celery (?:-A \S+ )?dlx ([a-z][^`…]*)`", page.read_text()):
+        command, words = cli.dlx, line.split()
+        while isinstance(command, click.Group) and words:
+            command, words = command.commands[words[0]], words[1:]
+        known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in words if word.startswith("-") and word != "-"} <= known, line
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in DOCS if page.stem not in WRITTEN_BY_RUNS], ids=lambda page: page.name
+)
+def test_every_line_is_one_sentence(page):
+    prose = re.sub(
+        r"^```.*?^```$|^[|>].*?$|`[^`\n]*`|\]\([^)\n]*\)", "", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+
+    assert [line for line in prose.splitlines() if re.search(r"(?<!\d)[.!?][)*]* [A-Z]", line)] == []
 
 
 def test_every_worker_flag_is_in_the_readme_and_every_one_there_exists():
