@@ -1,6 +1,8 @@
-"""What docs/adopt.md and docs/quorum.md tell operators to do, done: adopt, go back, and move a full queue to quorum."""
+"""What docs/adopt.md, docs/quorum.md and docs/no-declare.md tell operators to do, done."""
 
 from __future__ import annotations
+
+import re
 
 from celery import Celery
 from kombu.connection import Connection
@@ -71,14 +73,24 @@ def test_a_full_work_queue_is_moved_to_quorum_while_workers_run(project):
         eventually(lambda: ran(project, overlooked))
     with Connection(project.url) as connection:
         connection.default_channel.queue_delete(project.queue, if_empty=True, if_unused=True)
-    with project.worker("-Q", moved, module="project_moved"):
-        eventually(lambda: project.depth(project.names.orphans()) == 1)
-        where = ("-q", project.names.orphans(), "--to-queue", moved)
-        replayed = project.celery("-A", "project_moved", "dlx", "dead", "replay", *where, "--yes")
-        eventually(lambda: ran(project, overlooked, queue=moved))
+    eventually(lambda: project.depth(project.names.orphans()) == 1)
+    where = ("-q", project.names.orphans(), "--to-queue", moved)
+    replayed = project.celery("-A", "project_moved", "dlx", "dead", "replay", *where, "--yes")
 
     assert "1 replayed" in replayed.stdout, replayed
     for messages, queue in ((old, project.queue), (new, moved)):
         assert {row["queue"] for message in messages for row in ran(project, message, retries=1)} == {queue}
     assert project.dead() == project.dead(moved) == []
+    eventually(lambda: project.depth(moved) == 1)
     sender.close()
+
+
+def test_where_apps_may_not_declare_a_coarse_grid_that_is_announced_has_a_lane_for_every_wait(project):
+    declared = project.celery("-A", "project_announced", "dlx", "declare")
+
+    with project.worker(module="project_announced") as worker:
+        message = project.send("heal", 3, [0.05, 0.37, 1.3])
+        eventually(lambda: ran(project, message, retries=3))
+
+    assert declared.returncode == 0, declared.stderr
+    assert [int(found) for found in re.findall(r"delay_ms=(\d+)", worker.log)] == [100, 400, 1600]
