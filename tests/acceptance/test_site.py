@@ -39,6 +39,15 @@ def test_every_page_is_on_the_site_and_in_its_navigation(site):
     assert pages - {"index"} <= set(re.findall(r'href="(?:\./)?([\w-]+)\.html"', navigation))
 
 
+def test_no_markup_is_left_on_a_page(site):
+    """GitHub reads some Markdown that MkDocs does not: a list without a blank line before it, a block in a list."""
+    left = re.compile(r"^ *(?:[-*]|&gt;|(?:<p>)?\d+\.) .*|.*(?:\*\*|\]\(|```).*", re.MULTILINE)
+
+    for page in site.glob("*.html"):
+        text = page.read_text().partition('role="main"')[2].partition("<footer")[0]
+        assert left.findall(re.sub(r"<(pre|code)\b.*?</\1>", "", text, flags=re.DOTALL)) == [], page.name
+
+
 def test_no_page_fetches_anything_from_elsewhere(site):
     fetched = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 

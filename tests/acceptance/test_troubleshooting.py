@@ -13,7 +13,7 @@ import celery_dlx_retry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 SYMPTOMS = re.findall(r"^### ([^\n]+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
-QUOTES = re.findall(r"^(?:- )?> (.+)$", PAGE, re.MULTILINE)
+QUOTES = re.findall(r"^(?:> |\| \*)(.+?)(?:\* \|.*)?$", PAGE, re.MULTILINE)
 SOMETHING = r"(?:(?!\. [A-Z]).)+"  # within one sentence
 FILLED_IN = re.compile(r"%[srd]|\{[^{}]*\}")
 
