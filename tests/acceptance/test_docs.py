@@ -150,6 +150,18 @@ def test_every_dlx_command_on_the_pages_exists_with_its_options():
         parse(cli.dlx, words)
 
 
+def test_every_dlx_command_has_a_place_in_the_reference_and_so_has_each_of_its_options():
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("commands", "dead-letters", "doctor"))
+
+    for path, command in leaves(cli.dlx):
+        assert re.search(rf"^\| .*`{path}`|^#+ .*\b{path.split()[-1]}\b|celery .* dlx {path}\b", text, re.MULTILINE), (
+            path
+        )
+        for option in command.params:
+            named = [name for name in option.opts if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
+            assert named or not isinstance(option, click.Option), (path, option.opts)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_dlx_command_in_a_sentence_exists(page):
     for line in re.findall(r"`celery (?:-A \S+ )?dlx ([a-z][^`…]*)`", page.read_text()):
@@ -276,6 +288,14 @@ def value_of(setting, written):
     if not SETTINGS[setting].name.endswith("_ms"):
         return value
     return round((value.total_seconds() if isinstance(value, timedelta) else value) * 1000)
+
+
+def leaves(group, path=""):
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
 
 
 def parse(command, words):
