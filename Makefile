@@ -1,9 +1,9 @@
-# make test | cluster | bench | bench-quick | demo | shop | lint | format | transcripts | clean
+# make test | cluster | bench | bench-quick | demo | shop | docs | lint | format | transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster bench bench-quick demo shop lint format transcripts clean
+.PHONY: test cluster bench bench-quick demo shop docs lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -27,6 +27,10 @@ demo: .venv/demo
 # A Django and a Flask shop whose bank, mail server and partners fail.
 shop: .venv/shop
 	@$(BIN)/python -m example_project.webshop
+
+# The pages as a site, in build/site.
+docs: .venv/docs
+	@$(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 lint: .venv/ready
 	@$(BIN)/ruff check
@@ -58,6 +62,10 @@ clean:
 
 .venv/shop: .venv/demo
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[shop]'
+	@touch $@
+
+.venv/docs: .venv/demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 .venv/bench: .venv/demo
