@@ -233,6 +233,11 @@ class Catcher(ConfirmedProducer):
 
     caught: Message
 
+    def written(self, message: Message) -> Message:
+        """A message that was received, as it is to be published."""
+        self.publish_message(message, exchange="", routing_key="")
+        return self.caught
+
     def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
         self,
         body: Any,

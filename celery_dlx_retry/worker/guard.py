@@ -21,6 +21,7 @@ from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.crashloop import bounded
 from celery_dlx_retry.worker.delivery import attempt_of, is_ours
 from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.sending import log_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,11 +74,14 @@ def _publish_now(task: Any, attempt: Attempt) -> None:
     if parcel is None:
         return
     attempt.is_handed_over = False
+    request = task.request
+    queue = request.delivery_info.queue
     try:
-        runtime_of(task.app).publish_retry(parcel, task.request.delivery_info.queue)
+        runtime_of(task.app).publish_retry(parcel, queue)
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         raise give_back(task, attempt, problem) from problem
     attempt.is_handed_over = True
+    log_retry(task.name, request.id, retry=request.retries + 1, delay_ms=parcel.length_ms, queue=queue.name)
 
 
 def give_back(task: Any, attempt: Attempt, problem: BaseException) -> Reject:

@@ -1,0 +1,102 @@
+"""Retries that a pool process writes and the main process publishes: no slot waits for a confirm, and none is lost."""
+
+from __future__ import annotations
+
+import pytest
+from kombu.connection import Connection
+from support import eventually
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_retry_goes_out_from_the_main_process(project, pool):
+    with project.worker(pool=pool, module="project_forward") as worker:
+        results = [project.send("announced") for _ in range(20)]
+
+        assert {result.get(timeout=30) for result in results} == {"healed"}
+        assert worker.log.count("INFO/MainProcess] retry scheduled") == 20
+
+    assert len(project.records(event="run")) == 40
+    assert project.dead() == []
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
+@pytest.mark.parametrize("then", ["return", "fail"])
+def test_a_body_that_swallows_its_retry_is_retried_all_the_same(project, pool, then):
+    with project.worker(pool=pool, module="project_forward"):
+        result = project.send("announced", then)
+
+        eventually(lambda: len(project.records(id=result.id)) == 2)
+        eventually(lambda: result.state == "SUCCESS")
+
+    first, second = project.records(id=result.id)
+    assert second["at"] - first["at"] >= 0.3
+    assert project.dead() == []
+
+
+def test_a_process_that_dies_with_its_retry_written_leaves_one_message(project):
+    with project.worker(module="project_forward"):
+        result = project.send("announced", "die")
+
+        assert result.get(timeout=30) == "healed"
+
+    assert [run["retries"] for run in project.records(id=result.id)] == [0, 1]
+
+
+def test_a_lane_that_vanished_is_made_again_and_what_was_on_its_way_arrives(project):
+    with project.worker(module="project_forward") as worker:
+        assert project.send("announced").get(timeout=30) == "healed"
+        with Connection(project.url) as connection:
+            connection.default_channel.exchange_delete(project.lane(300))
+
+        results = [project.send("announced") for _ in range(5)]
+        assert {result.get(timeout=60) for result in results} == {"healed"}
+
+        with Connection(project.url) as connection:
+            connection.default_channel.queue_delete(project.lane(300))
+        assert project.send("announced").get(timeout=60) == "healed"
+
+    assert project.dead() == []
+    assert "Traceback" not in worker.log
+
+
+def test_a_task_that_is_given_back_again_and_again_loses_no_life(project, broker):
+    """RabbitMQ 4 counts what is rejected and drops it at the delivery limit; 3.x has no limit unless one is set."""
+    limit = {"x-delivery-limit": 2} if int(broker.version.partition(".")[0]) >= 4 else {}
+    with Connection(project.url) as connection:
+        connection.default_channel.queue_declare(
+            project.queue, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum", **limit}
+        )
+    project.conf["task_default_queue_type"] = "quorum"
+    with project.worker():
+        pass  # declares what the next one only checks
+    with project.worker("--dlx-check-only"):
+        result = project.send("heal", 1, 1.5)
+
+        eventually(lambda: len(project.records(id=result.id)) >= 5, within=60)
+
+    assert project.depth(project.queue) == 1
+    assert project.dead() == []
+
+
+def test_an_exclusive_queue_has_retries_and_dead_letters(project):
+    mine = f"{project.prefix}.mine"
+    with project.worker(module="project_forward"):
+        for countdown in (0.3, 0.45):  # announced, and not
+            result = project.send("heal", 1, countdown, exchange=mine, routing_key=mine)
+
+            assert result.get(timeout=30) == "healed"
+        project.send("fail", exchange=mine, routing_key=mine)
+        (letter,) = eventually(lambda: project.dead(mine))
+
+    assert letter.record.reason == "failed"
+
+
+def test_hard_time_limits_that_need_new_lanes_do_not_stop_the_event_loop(project):
+    with project.worker(module="project_forward", concurrency=4) as worker:
+        for _ in range(4):
+            project.send("overrun_at_random")
+
+        eventually(lambda: worker.log.count("retry scheduled") >= 4, within=60)
+
+    assert [pause for pause in project.records(event="stood still") if pause["seconds"] > 1.9] == []
+    assert project.dead() == []
