@@ -28,6 +28,7 @@ from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, attempt_of, is_ours
+from celery_dlx_retry.worker.lanes import Lanes
 from celery_dlx_retry.worker.request import DLXRequest
 from celery_dlx_retry.worker.runtime import Runtime
 from celery_dlx_retry.worker.task import DLXRetryTask
@@ -66,6 +67,7 @@ def hooked(file: RecordFile) -> Iterator[None]:
             (Runtime, "way_for", hooks.way_for),
         ):
             stack.enter_context(patch.object(owner, name, wrap(getattr(owner, name))))
+        stack.enter_context(patch.object(Lanes, "plain", lambda *_: None))  # so that each asks way_for
         stack.enter_context(patch.object(task_module, "first_failed_at_ms", hooks.first_failed_at_ms))
         stack.enter_context(patch.object(task_module, "make", _now))
         for signal, listener in listeners.items():
