@@ -1,4 +1,4 @@
-"""RabbitMQ, Redis and a worker with this checkout, each in a container: pytest-celery's fixtures, for this folder only."""
+"""RabbitMQ, Redis and a worker with this checkout, each in a container, by pytest-celery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from containers import tasks
 from kombu.connection import Connection
-from pytest_celery import *  # noqa: F403 - as a plugin it would be there for all tests
+from pytest_celery import *  # noqa: F403 - its fixtures, for this folder; as a plugin they were for all
 from pytest_celery import CeleryWorkerContainer, RabbitMQContainer, RabbitMQTestBroker, RedisContainer, RedisTestBackend
 from pytest_docker_tools import build, container, fxtr, network, volume
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-AMQP, REDIS = "5672/tcp", "6379/tcp"
 
 
 class Published:
@@ -50,19 +49,13 @@ class Backend(Published, RedisContainer):
 
 
 @pytest.fixture(scope="session")
-def ports():
-    amqp, redis = free_ports(2)
-    return {"broker": {AMQP: (LOOPBACK, amqp)}, "backend": {REDIS: (LOOPBACK, redis)}}
+def broker_ports():
+    return {"5672/tcp": (LOOPBACK, *free_ports(1))}
 
 
 @pytest.fixture(scope="session")
-def broker_ports(ports):
-    return ports["broker"]
-
-
-@pytest.fixture(scope="session")
-def backend_ports(ports):
-    return ports["backend"]
+def backend_ports():
+    return {"6379/tcp": (LOOPBACK, *free_ports(1))}
 
 
 @pytest.fixture(scope="session")

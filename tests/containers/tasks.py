@@ -36,7 +36,9 @@ def overrun(self):
     time.sleep(60)  # noqa: TID251 - work that takes too long
 
 
-@shared_task(bind=True, base=DLXRetryTask, name="overrun_once", time_limit=1, policy=Fixed(1, rules=[On(TimeLimitExceeded, 0.2)]))
+@shared_task(
+    bind=True, base=DLXRetryTask, name="overrun_once", time_limit=1, policy=Fixed(1, rules=[On(TimeLimitExceeded, 0.2)])
+)
 def overrun_once(self):
     note(self)
     if self.request.retries == 0:
