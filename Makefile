@@ -1,9 +1,9 @@
-# make test | cluster | bench | bench-quick | demo | shop | docs | lint | format | transcripts | clean
+# make test | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format | transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: test cluster containers bench bench-quick demo shop docs lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -12,6 +12,12 @@ test: lint
 # Three RabbitMQ nodes and what happens when one of them dies.
 cluster: .venv/ready
 	@$(BIN)/python -m pytest tests/cluster
+
+# RabbitMQ, Redis and a worker with this checkout, each in a container.
+containers: .venv/ready
+	@if $(BIN)/python -c 'import docker; docker.from_env(timeout=3).ping()' 2>/dev/null; \
+	 then $(BIN)/python -m pytest tests/containers; \
+	 else echo "No Docker engine answers: tests/containers is not run."; fi
 
 # Ways for a retry to wait, side by side, into docs/benchmarks.md: a quarter of an hour, best on a machine without other work.
 bench: .venv/bench

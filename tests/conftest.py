@@ -28,7 +28,13 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def say(pytestconfig) -> Callable[[str], None]:
     """Write a line to the terminal, past pytest's capture."""
-    return lambda line: pytestconfig.get_terminal_writer().line(f"\n{line}")
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def say(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            pytestconfig.get_terminal_writer().line(f"\n{line}")
+
+    return say
 
 
 @pytest.fixture(scope="session")

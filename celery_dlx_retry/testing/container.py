@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed, free_ports, wa
 
 WAY = "Docker"
 PING_SECONDS = 3
+GUARD = Path(__file__).with_name("container_guard.py")
 
 
 def start_container(image: str) -> Container:
@@ -74,8 +78,17 @@ class Container(RabbitMQ):
         container.ports["5672/tcp"] = (LOOPBACK, amqp_port)
         container.ports["15672/tcp"] = (LOOPBACK, management_port)
         container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RESEND_SOON)
-        self._container = container
+        name = f"celery-dlx-retry-{secrets.token_hex(4)}"
+        self._container = container.with_name(name)
         self._engine: Any = None
+        # Not testcontainers' reaper alone: it is another image to pull, and often turned off, as above.
+        self._guard = subprocess.Popen(  # noqa: S603 - our own script
+            [sys.executable, "-I", str(GUARD), str(os.getpid()), name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def start(self) -> None:
         """Create the container the first time."""
@@ -117,3 +130,5 @@ class Container(RabbitMQ):
     def close(self) -> None:
         """Remove the container and its volume."""
         self._container.stop()
+        self._guard.kill()
+        self._guard.wait()

@@ -98,7 +98,7 @@ def tell(broker, stack):
     for site, found in letters.items():
         if found != WANTED:
             raise BrokenPromise(f"the dead letters of {site} are {found}; they should be {WANTED}")
-    command = celery(SITES["django"][1], "dlx", "dead", "list")
+    command = celery(SITES["django"][1], "dlx", "dead", "list", "-q", f"{name}.django")
     print(f"$ {' '.join(command[2:])}")
     print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
     print("The Flask shop has the same two.")
