@@ -20,6 +20,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Nacked                  the broker refused it
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
+    │   ├── Disallowed              the user lacks a permission
     │   └── Unreachable             the connection failed
     ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
     │   ├── Unreadable              its body cannot be decoded safely, or is no task's
@@ -146,7 +147,8 @@ class Forbidden(TopologyError):
 
     sentence = (
         "The broker user may not {permission} the {kind} {name!r}. "
-        "Grant it that permission, or have someone else declare it and set dlx_declare = False."
+        "Grant it that permission, or have someone else declare it and set dlx_declare = False. "
+        "`celery dlx permissions` prints all that it needs."
     )
 
 
@@ -172,6 +174,14 @@ class Unconfirmed(PublishError):
     sentence = (
         "The broker did not confirm within {timeout_ms} ms (a memory or disk alarm?) the message for exchange "
         "{exchange!r}, routing key {routing_key!r}."
+    )
+
+
+class Disallowed(PublishError):
+    """``problem``."""
+
+    sentence = (
+        "The broker user lacks a permission: {problem}. Grant it what `celery dlx permissions` prints for its role."
     )
 
 

@@ -10,13 +10,13 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AMQPError, ChannelError, MessageNacked, NotFound
+from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound
 from kombu.exceptions import KombuError, SerializationError
 from kombu.messaging import Producer
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.headers import without_broker_headers
-from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
+from celery_dlx_retry.errors import Disallowed, Nacked, Unconfirmed, Unreachable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -72,6 +72,8 @@ class Publisher:
             # After an error the channel may take the late confirm of this message for that of the next one, and a time
             # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
             _drop(connection)
+            if isinstance(exc, AccessRefused):
+                raise Disallowed(problem=str(exc)) from exc
             if isinstance(exc, _BROKER_ERRORS) and not isinstance(exc, SerializationError):
                 raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
             raise
@@ -177,6 +179,8 @@ class ConfirmedProducer(Producer):
             raise Nacked(**facts) from exc
         except NotFound as exc:
             raise Unroutable(**facts) from exc
+        except AccessRefused as exc:
+            raise Disallowed(problem=str(exc)) from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
                 raise Unroutable(**facts) from exc
