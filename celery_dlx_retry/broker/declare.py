@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.topology import QueueSpec
+    from celery_dlx_retry.core.topology import ExchangeSpec, QueueSpec
 
 # A quorum queue that is killed with its only node within about a second of its birth does not come back, nor do the
 # messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).
@@ -44,7 +44,7 @@ def declare(connection: Connection, topology: Topology) -> None:
         for queue in doubtful:
             _replace_if_deaf(connection, queue, topology)
         for exchange in topology.exchanges:
-            with _translated("exchange", exchange.name):
+            with _translated("exchange", exchange.name, permission=_to_make(exchange)):
                 channel.exchange_declare(
                     exchange.name,
                     exchange.kind,
@@ -144,8 +144,14 @@ def _alone(connection: Connection, *, timeout: float) -> Iterator[Any]:
 
 
 def _declare_queue(channel: Any, queue: QueueSpec) -> None:
-    with _translated("queue", queue.name):
+    with _translated("queue", queue.name, permission=_to_make(queue)):
         channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments))
+
+
+def _to_make(it: QueueSpec | ExchangeSpec) -> str:
+    """What it takes; RabbitMQ 3 does not say which of the two is missing."""
+    leads_on = {"x-dead-letter-exchange", "alternate-exchange"}.intersection(dict(it.arguments))
+    return "configure and read" if leads_on else "configure"
 
 
 def _settle() -> None:
@@ -159,11 +165,19 @@ def _translated(kind: str, name: str, *, permission: str = "configure") -> Itera
     except PreconditionFailed as exc:
         raise _mismatch(kind, name, exc.reply_text or "") from exc
     except AccessRefused as exc:
-        raise Forbidden(kind=kind, name=name, permission=permission) from exc
+        raise _forbidden(kind, name, permission, exc.reply_text or "") from exc
     except NotFound as exc:
         raise Missing(
             kind=kind, name=name, cure="Start a worker whose user may declare it, with dlx_declare = True."
         ) from exc
+
+
+def _forbidden(kind: str, name: str, permission: str, text: str) -> Forbidden:
+    """From "ACCESS_REFUSED - access to exchange 'x' in vhost …": who makes a queue must also be allowed its exchange."""
+    found = re.search(r"(?:(\w+) )?access to (queue|exchange) '(.+)' in vhost", text)
+    if found and found[3] != name:
+        return Forbidden(kind=found[2], name=found[3], permission=f"use, for the {kind} {name!r},")
+    return Forbidden(kind=kind, name=name, permission=found[1] if found and found[1] else permission)
 
 
 def _mismatch(kind: str, name: str, text: str) -> Mismatch:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 # Not re.escape(): it escapes more than it must, and people are to read these.
 _SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
-# RabbitMQ's name for the exchange without a name, by which a message goes straight to a queue.
-_DEFAULT_EXCHANGE = r"amq\.default"
+# RabbitMQ's name for the exchange without a name, by which a message goes straight to a queue: Celery sends by it
+# whatever goes to a queue with a direct exchange, we send marks of started runs, and replays.
+_STRAIGHT = (r"amq\.default",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +69,21 @@ def grants(there: Territory) -> tuple[Grant, ...]:
         Grant(
             role="worker",
             configure=_any(work, dead, ours, celery),
-            # By the default exchange go the marks that end crash loops.
-            write=_any(work, dead, ours, celery, (_DEFAULT_EXCHANGE,)),
+            write=_any(work, dead, ours, celery, _STRAIGHT),
             read=_any(work, ours, celery),
         ),
         Grant(
             role="worker-that-checks",
             configure=_any(work, celery),
-            write=_any(work, dead, ours, celery),
+            write=_any(work, dead, ours, celery, _STRAIGHT),
             read=_any(work, celery),
         ),
-        Grant(role="sender", configure=_any(work), write=_any(work, dead, ours), read=_any(work)),
+        Grant(role="sender", configure=_any(work), write=_any(work, dead, ours, _STRAIGHT), read=_any(work)),
         Grant(role="viewer", configure=_any(), write=_any(), read=_any(work, dead, ours)),
         Grant(
             role="operator",
             configure=_any(work, dead, ours),
-            # By the default exchange a replay goes straight to its work queue.
-            write=_any(work, dead, ours, (_DEFAULT_EXCHANGE,)),
+            write=_any(work, dead, ours, _STRAIGHT),
             read=_any(work, dead, ours),
         ),
     )
