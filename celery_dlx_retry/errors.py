@@ -15,7 +15,8 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
     │   ├── Missing                 an object does not exist and we may not, or do not want to, declare it
-    │   └── Forbidden               the user lacks a permission
+    │   ├── Forbidden               the user lacks a permission
+    │   └── Unsuitable              the broker cannot do what we need of it
     ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
     │   ├── Nacked                  the broker refused it
     │   ├── Unroutable              no queue took it
@@ -150,6 +151,12 @@ class Forbidden(TopologyError):
         "Grant it that permission, or have someone else declare it and set dlx_declare = False. "
         "`celery dlx permissions` prints all that it needs."
     )
+
+
+class Unsuitable(TopologyError):
+    """``broker``, ``problem``, ``cure``."""
+
+    sentence = "The broker is {broker}: {problem}. {cure}"
 
 
 class PublishError(DLXError):

@@ -173,7 +173,7 @@ def _translated(kind: str, name: str, *, permission: str = "configure") -> Itera
 
 
 def _forbidden(kind: str, name: str, permission: str, text: str) -> Forbidden:
-    """From "ACCESS_REFUSED - access to exchange 'x' in vhost …": who makes a queue must also be allowed its exchange."""
+    """From "… access to exchange 'x' in vhost …": who makes a queue must be allowed what it leads to, too."""
     found = re.search(r"(?:(\w+) )?access to (queue|exchange) '(.+)' in vhost", text)
     if found and found[3] != name:
         return Forbidden(kind=found[2], name=found[3], permission=f"use, for the {kind} {name!r},")

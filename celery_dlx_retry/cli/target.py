@@ -111,11 +111,16 @@ def targeting(ctx: click.Context, queue_names: str | None, management_url: str |
     app = ctx.obj.app
     with one_sentence(app):
         queues = queues_of(app, queue_names)
-        with app.connection_for_read() as connection:
+        with connection_of(app) as connection:
             connect(connection)
             target = Target(app, connection, queues)
             target.management, target.no_management = reached(connection, management_url)
             yield target
+
+
+def connection_of(app: Celery) -> Connection:
+    """Not open yet; of several hosts all have their turn, while "shuffle" may try one twice and another never."""
+    return app.connection_for_read(failover_strategy="round-robin")
 
 
 def connect(connection: Connection) -> None:

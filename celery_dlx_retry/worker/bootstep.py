@@ -10,6 +10,8 @@ from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
 from click import ClickException
 
+from celery_dlx_retry.broker.queues import has_delayed_retry
+from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.errors import ConfigurationError, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.shutdown import wait_for_what_is_given
@@ -17,6 +19,8 @@ from celery_dlx_retry.worker.strays import keep_strays
 
 if TYPE_CHECKING:
     from celery import Celery
+    from kombu.connection import Connection
+    from kombu.entity import Queue
 
 logger = get_logger(__name__)
 
@@ -35,6 +39,7 @@ class Topology(StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
         self._runtime = runtime_of(consumer.app)
+        self._cluster = ""
         try:
             self._runtime.use_flags(flags)
             self.enabled = self._runtime.is_rabbitmq
@@ -50,8 +55,10 @@ class Topology(StartStopStep):
         """Called at every connect, so all of it can be repeated."""
         self._runtime.consumer = consumer
         wait_for_what_is_given(consumer.pool)
+        queues = [*consumer.app.amqp.queues.consume_from.values()]
         try:
-            topology = self._runtime.stand(consumer.connection, [*consumer.app.amqp.queues.consume_from.values()])
+            self._know(consumer.connection, queues)
+            topology = self._runtime.stand(consumer.connection, queues)
         except (TopologyError, ConfigurationError) as exc:
             # Without its topology a worker would lose what it retries; better that it does not run.
             logger.critical("%s", exc)
@@ -61,3 +68,19 @@ class Topology(StartStopStep):
             self._runtime.settings.prefix, len(self._runtime.exact_lanes), len(consumer.task_consumer.queues),
         )  # fmt: skip
         logger.debug("topology %r", topology)
+
+    def _know(self, connection: Connection, queues: list[Queue]) -> None:
+        """Raise Unsuitable unless the broker can do what we need of it; a failover may have led to another one."""
+        server = Server.of(connection.connection.server_properties)
+        delayed = [queue.name for queue in queues if has_delayed_retry(queue)]
+        for problem in problems(server, lanes=self._runtime.settings.queue_type, delayed_retry=delayed):
+            raise problem
+        if not server.is_rabbitmq:
+            logger.warning("The broker is %s, not RabbitMQ: what is promised was never tested with it.", server)
+        if self._cluster not in {"", server.cluster}:
+            logger.warning(
+                "Connected to the cluster %r, before to %r: what waits there stays there until a worker is back. "
+                "Several broker URLs are meant for the nodes of one cluster.",
+                server.cluster, self._cluster,
+            )  # fmt: skip
+        self._cluster = server.cluster

@@ -6,8 +6,9 @@ import secrets
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from celery_dlx_retry.broker.places import places
 from kombu.connection import Connection
+
+from celery_dlx_retry.broker.places import places
 
 if TYPE_CHECKING:
     from celery_dlx_retry.testing import RabbitMQ

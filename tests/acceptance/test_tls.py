@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from harness import Project
@@ -13,8 +14,7 @@ from support import eventually
 from celery_dlx_retry.testing.node import start_private_node
 from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed
-from tests.acceptance.commandline import CommandLine, PROJECTS
-from types import SimpleNamespace
+from tests.acceptance.commandline import CommandLine
 
 CERT_REQUIRED = 2
 UNTRUSTED = "certificate verify failed"
@@ -97,7 +97,7 @@ def test_the_http_api_is_trusted_as_amqp_is(shop, node, certificates):
     done = shop.celery("dlx", "status", DLX_MANAGEMENT_URL=node.tls_management_url)
 
     assert done.returncode == 1
-    assert f"The management API at https://127.0.0.1:" in done.stderr
+    assert "The management API at https://127.0.0.1:" in done.stderr
     assert UNTRUSTED in done.stderr
     assert "Traceback" not in done.stderr
     trusting = {"DLX_MANAGEMENT_URL": node.tls_management_url, "SSL_CERT_FILE": str(certificates / "ca.pem")}
