@@ -32,8 +32,6 @@ class Server:
     product: str
     version: str
     capabilities: frozenset[str]
-    #: RabbitMQ's name of the cluster, the same at each of its nodes.
-    cluster: str
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Server:
@@ -43,7 +41,6 @@ class Server:
             product=str(properties.get("product", "")),
             version=str(properties.get("version", "")),
             capabilities=frozenset(name for name, has in told.items() if has),
-            cluster=str(properties.get("cluster_name", "")),
         )
 
     def __str__(self) -> str:

@@ -10,9 +10,11 @@ from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
 from click import ClickException
 
+from celery_dlx_retry.broker.declare import check
 from celery_dlx_retry.broker.queues import has_delayed_retry
 from celery_dlx_retry.core.server import Server, problems
-from celery_dlx_retry.errors import ConfigurationError, TopologyError
+from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.shutdown import wait_for_what_is_given
 from celery_dlx_retry.worker.strays import keep_strays
@@ -39,7 +41,7 @@ class Topology(StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
         self._runtime = runtime_of(consumer.app)
-        self._cluster = ""
+        self._has_stood = False
         try:
             self._runtime.use_flags(flags)
             self.enabled = self._runtime.is_rabbitmq
@@ -63,6 +65,7 @@ class Topology(StartStopStep):
             # Without its topology a worker would lose what it retries; better that it does not run.
             logger.critical("%s", exc)
             raise WorkerShutdown(EX_FAILURE) from exc
+        self._has_stood = True
         logger.info(
             "topology stands prefix=%s lanes=%d work_queues=%d",
             self._runtime.settings.prefix, len(self._runtime.exact_lanes), len(consumer.task_consumer.queues),
@@ -77,10 +80,19 @@ class Topology(StartStopStep):
             raise problem
         if not server.is_rabbitmq:
             logger.warning("The broker is %s, not RabbitMQ: what is promised was never tested with it.", server)
-        if self._cluster not in {"", server.cluster}:
+        if self._has_stood and self._is_bare(connection):
             logger.warning(
-                "Connected to the cluster %r, before to %r: what waits there stays there until a worker is back. "
-                "Several broker URLs are meant for the nodes of one cluster.",
-                server.cluster, self._cluster,
-            )  # fmt: skip
-        self._cluster = server.cluster
+                "What stood at the last connect is not there: this is another broker, or it has lost its data. What "
+                "waits at the other one stays there until a worker is back. Several broker URLs are meant for the "
+                "nodes of one cluster."
+            )
+
+    def _is_bare(self, connection: Connection) -> bool:
+        # Not by the cluster's name: unless somebody sets it, each node may tell its own.
+        try:
+            check(connection, foundation(self._runtime.names))
+        except Missing:
+            return True
+        except Forbidden:
+            return False
+        return False
