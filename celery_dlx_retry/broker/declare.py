@@ -175,6 +175,8 @@ def _translated(kind: str, name: str, *, permission: str = "configure") -> Itera
 def _forbidden(kind: str, name: str, permission: str, text: str) -> Forbidden:
     """From "… access to exchange 'x' in vhost …": who makes a queue must be allowed what it leads to, too."""
     found = re.search(r"(?:(\w+) )?access to (queue|exchange) '(.+)' in vhost", text)
+    if permission.startswith("bind"):
+        return Forbidden(kind=kind, name=name, permission=permission)
     if found and found[3] != name:
         return Forbidden(kind=found[2], name=found[3], permission=f"use, for the {kind} {name!r},")
     return Forbidden(kind=kind, name=name, permission=found[1] if found and found[1] else permission)

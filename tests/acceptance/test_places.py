@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 from harness import Project
+from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
@@ -23,6 +24,8 @@ def test_a_virtual_host_may_have_any_name(broker, http_api, redis_url, tmp_path,
     with closing(Tenancy(broker, http_api, vhost)) as tenancy:
         shop = Project(url=tenancy.url, backend=redis_url, prefix=prefix, folder=tmp_path)
         with closing(shop), closing(CommandLine(shop, broker)) as dlx:
+            with Connection(tenancy.url) as connection:  # RabbitMQ 4.3 binds no queue that does not exist
+                connection.channel().queue_declare(shop.queue, durable=True, auto_delete=False)
             http_api.call("POST", "/definitions", json.loads(dlx("plan", "--format", "definitions")))
             with shop.worker(pool="solo"):
                 waiting = shop.send("heal", 1, 60)

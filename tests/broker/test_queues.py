@@ -89,7 +89,7 @@ def test_a_dlx_queue_takes_an_exchange_and_a_routing_key():
             (
                 "q",
                 {"queue_type": "quorum", "delayed_retry": given},
-                f"delayed_retry is {given!r}; it must be {LENGTHS}.",
+                f"delayed_retry is {given!r}; it must be {LENGTHS}",
             )
             for given in (0, -1, "5", (), (5, 4), (1, 2, 3), [5], True)
         ),
