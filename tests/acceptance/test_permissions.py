@@ -1,4 +1,4 @@
-"""The permissions on the page are enough, and each of them is needed."""
+"""The permissions on the page are enough; what is taken away is named."""
 
 from __future__ import annotations
 
