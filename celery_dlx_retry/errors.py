@@ -15,11 +15,13 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
     │   ├── Missing                 an object does not exist and we may not, or do not want to, declare it
-    │   └── Forbidden               the user lacks a permission
+    │   ├── Forbidden               the user lacks a permission
+    │   └── Unsuitable              the broker cannot do what we need of it
     ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
     │   ├── Nacked                  the broker refused it
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
+    │   ├── Disallowed              the user lacks a permission
     │   └── Unreachable             the connection failed
     ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
     │   ├── Unreadable              its body cannot be decoded safely, or is no task's
@@ -146,8 +148,15 @@ class Forbidden(TopologyError):
 
     sentence = (
         "The broker user may not {permission} the {kind} {name!r}. "
-        "Grant it that permission, or have someone else declare it and set dlx_declare = False."
+        "Grant it that permission, or have someone else declare it and set dlx_declare = False. "
+        "`celery dlx permissions` prints all that it needs."
     )
+
+
+class Unsuitable(TopologyError):
+    """``broker``, ``problem``, ``cure``."""
+
+    sentence = "The broker is {broker}: {problem}. {cure}"
 
 
 class PublishError(DLXError):
@@ -172,6 +181,14 @@ class Unconfirmed(PublishError):
     sentence = (
         "The broker did not confirm within {timeout_ms} ms (a memory or disk alarm?) the message for exchange "
         "{exchange!r}, routing key {routing_key!r}."
+    )
+
+
+class Disallowed(PublishError):
+    """``problem``."""
+
+    sentence = (
+        "The broker user lacks a permission: {problem}. Grant it what `celery dlx permissions` prints for its role."
     )
 
 

@@ -71,6 +71,8 @@ class Project:
         }
         self.records_file = folder / "records"
         self.records_file.touch()
+        #: What most tests can do without, and is faster so.
+        self.without = ("--without-mingle", "--without-gossip")
         self._workers = 0
         self._running: list[Worker] = []
         self._apps: dict[str, Celery] = {}
@@ -122,8 +124,8 @@ class Project:
         self._workers += 1
         log = self._folder / f"worker-{self._workers}.log"
         command = [
-            *(sys.executable, "-m", "celery", "-A", module, "worker", "-l", "INFO", "--without-mingle"),
-            *("--without-gossip", "-P", pool, "-c", str(concurrency), "-n", f"w{self._workers}.{self.prefix}@h"),
+            *(sys.executable, "-m", "celery", "-A", module, "worker", "-l", "INFO", *self.without),
+            *("-P", pool, "-c", str(concurrency), "-n", f"w{self._workers}.{self.prefix}@h"),
             *flags,
         ]
         with log.open("wb") as out:
@@ -143,10 +145,11 @@ class Project:
         finally:
             worker.stop()
 
-    def celery(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def celery(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``celery -A project …`` to its end."""
         command = [sys.executable, "-m", "celery", "-A", "project", *arguments]
-        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False, timeout=60)
+        environment = {**self.environment(), **environment}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
     def records(self, **wanted: Any) -> list[dict[str, Any]]:
         """What tasks wrote, in order, as far as it has these values."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.topology import QueueSpec
+    from celery_dlx_retry.core.topology import ExchangeSpec, QueueSpec
 
 # A quorum queue that is killed with its only node within about a second of its birth does not come back, nor do the
 # messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).
@@ -82,7 +82,7 @@ def check(connection: Connection, topology: Topology) -> None:
 
 def _lead(channel: Any, topology: Topology) -> None:
     for exchange in topology.exchanges:
-        with _translated("exchange", exchange.name):
+        with _translated("exchange", exchange.name, permission=_to_make(exchange)):
             channel.exchange_declare(
                 exchange.name,
                 exchange.kind,
@@ -168,8 +168,14 @@ def _alone(connection: Connection, *, timeout: float) -> Iterator[Any]:
 
 
 def _declare_queue(channel: Any, queue: QueueSpec) -> None:
-    with _translated("queue", queue.name):
+    with _translated("queue", queue.name, permission=_to_make(queue)):
         channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments))
+
+
+def _to_make(it: QueueSpec | ExchangeSpec) -> str:
+    """What it takes; RabbitMQ 3 does not say which of the two is missing."""
+    leads_on = {"x-dead-letter-exchange", "alternate-exchange"}.intersection(dict(it.arguments))
+    return "configure and read" if leads_on else "configure"
 
 
 def _settle() -> None:
@@ -183,11 +189,21 @@ def _translated(kind: str, name: str, *, permission: str = "configure") -> Itera
     except PreconditionFailed as exc:
         raise _mismatch(kind, name, exc.reply_text or "") from exc
     except AccessRefused as exc:
-        raise Forbidden(kind=kind, name=name, permission=permission) from exc
+        raise _forbidden(kind, name, permission, exc.reply_text or "") from exc
     except NotFound as exc:
         raise Missing(
             kind=kind, name=name, cure="Start a worker whose user may declare it, with dlx_declare = True."
         ) from exc
+
+
+def _forbidden(kind: str, name: str, permission: str, text: str) -> Forbidden:
+    """From "… access to exchange 'x' in vhost …": who makes a queue must be allowed what it leads to, too."""
+    found = re.search(r"(?:(\w+) )?access to (queue|exchange) '(.+)' in vhost", text)
+    if permission.startswith("bind"):
+        return Forbidden(kind=kind, name=name, permission=permission)
+    if found and found[3] != name:
+        return Forbidden(kind=found[2], name=found[3], permission=f"use, for the {kind} {name!r},")
+    return Forbidden(kind=kind, name=name, permission=found[1] if found and found[1] else permission)
 
 
 def _mismatch(kind: str, name: str, text: str) -> Mismatch:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlencode, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.topology import BindingSpec
@@ -29,14 +30,14 @@ _COLUMNS = (
 class Management:
     """One virtual host, seen over HTTP."""
 
-    def __init__(self, *, url: str, user: str, password: str, vhost: str) -> None:
+    def __init__(self, *, url: str, user: str, password: str, vhost: str, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
         self.user = user
         self.vhost = vhost
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
         # No proxy of the environment: the broker is as near as its AMQP port.
-        self._opener = build_opener(ProxyHandler({}))
+        self._opener = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
 
     def version(self) -> str:
         """The broker's; the cheapest question that shows whether anybody answers us."""
@@ -91,22 +92,35 @@ class Management:
 def management_of(connection: Connection, url: str | None) -> Management:
     """The API at this URL, or where a RabbitMQ has it that is at the other end of this connection.
 
-    Credentials in the URL come before those of the connection; they are never shown.
+    Credentials in the URL come before those of the connection; they are never shown. Over https, whom to trust and
+    which certificate to show is what ``broker_use_ssl`` says for AMQP.
     """
+    tls = _tls(connection.ssl) if isinstance(connection.ssl, dict) else None
     user, password = connection.userid or "guest", connection.password or "guest"
     vhost = connection.virtual_host or "/"
     if url is None:
         is_tls = connection.ssl or connection.transport_cls == "amqps"
         scheme, port = ("https", _TLS_PORT) if is_tls else ("http", _PORT)
         host = connection.hostname or "localhost"
-        return Management(url=f"{scheme}://{_bracketed(host)}:{port}", user=user, password=password, vhost=vhost)
+        url = f"{scheme}://{_bracketed(host)}:{port}"
+        return Management(url=url, user=user, password=password, vhost=vhost, tls=tls)
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise NoManagement(url=shown, problem="it is no http:// or https:// URL")
     if parts.username:
         user, password = unquote(parts.username), unquote(parts.password or "")
-    return Management(url=shown, user=user, password=password, vhost=vhost)
+    return Management(url=shown, user=user, password=password, vhost=vhost, tls=tls)
+
+
+def _tls(options: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=options.get("ca_certs"))
+    if options.get("certfile"):
+        context.load_cert_chain(options["certfile"], options.get("keyfile"))
+    if options.get("cert_reqs") == ssl.CERT_NONE:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _plain(value: Any) -> str | int | bool:

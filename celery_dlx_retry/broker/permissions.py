@@ -29,13 +29,16 @@ def forbidden(
     name = f"{names.prefix}.v1.nothing.{secrets.token_hex(8)}"
     probes: dict[str, Callable[[Any], object]] = {
         "write": methodcaller("basic_publish_confirm", Message(), exchange=name, routing_key=""),
-        "read": methodcaller("basic_get", name),
     }
     if declares:
+        probes["read"] = methodcaller("basic_get", name)
         probes["configure"] = methodcaller("queue_delete", name)
     for permission, probe in probes.items():
         if _is_refused(connection, probe):
             yield f"The broker user {connection.userid!r} may not {permission} names like '{names.prefix}.v1.…'."
+    # Celery sends by it, and does not hear of a refusal: the task would be gone.
+    if _is_refused(connection, methodcaller("basic_publish_confirm", Message(), exchange="", routing_key=name)):
+        yield f"The broker user {connection.userid!r} may not send straight to a queue, by the exchange 'amq.default'."
     if not declares:
         return
     for queue in work_queues:

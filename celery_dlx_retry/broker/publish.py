@@ -17,7 +17,7 @@ from kombu.messaging import Producer
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
+from celery_dlx_retry.errors import Disallowed, Nacked, Unconfirmed, Unreachable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -76,6 +76,8 @@ class Publisher:
             # After an error the channel may take the late confirm of this message for that of the next one, and a time
             # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
             drop(connection)
+            if isinstance(exc, AccessRefused):
+                raise Disallowed(problem=str(exc)) from exc
             if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, SerializationError):
                 raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
             raise
@@ -210,6 +212,8 @@ class ConfirmedProducer(Producer):
             raise Nacked(**facts) from exc
         except NotFound as exc:
             raise Unroutable(**facts) from exc
+        except AccessRefused as exc:
+            raise Disallowed(problem=str(exc)) from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
                 raise Unroutable(**facts) from exc

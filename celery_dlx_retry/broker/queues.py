@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
 from kombu.entity import Exchange, Queue
 
+from celery_dlx_retry.core.backoff import MAX_DELAY_MS
 from celery_dlx_retry.core.topology import Names, WorkQueue
-from celery_dlx_retry.errors import InvalidQueue
+from celery_dlx_retry.core.units import to_ms
+from celery_dlx_retry.errors import InvalidDelay, InvalidQueue
 
 if TYPE_CHECKING:
     from kombu.connection import Connection
 
     from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.core.units import Seconds
+
+_DELAYED_RETRY = "x-delayed-retry-type"
 
 
 def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's arguments
@@ -27,6 +32,7 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
     delivery_limit: int | None = None,
     max_length: int | None = None,
     max_priority: int | None = None,
+    delayed_retry: Seconds | tuple[Seconds, Seconds] | None = None,
     prefix: str = "dlx",
 ) -> Queue:
     """Make a work queue for ``task_queues`` whose broker-side rejects become dead letters.
@@ -34,6 +40,10 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
     What RabbitMQ itself throws out of the queue — at the delivery limit, over the length limit, rejected — goes to
     the same dead-letter queue as what our tasks give up. Not for a queue that exists without these arguments: RabbitMQ
     refuses to change them (406); plain queues work with DLXRetryTask as they are.
+
+    ``delayed_retry`` is for RabbitMQ 4.3 and newer, and quorum queues: what a worker that died did not finish comes
+    back after that many seconds, after twice as many the next time, and so on, up to the second number if there are
+    two. On an older broker the worker does not start.
 
     ``prefix`` must be the app's ``dlx_prefix``.
     """
@@ -49,6 +59,8 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
         arguments["x-max-priority"] = max_priority
     if delivery_limit is not None:
         arguments["x-delivery-limit"] = delivery_limit
+    if delayed_retry is not None:
+        arguments |= _delayed_retry(name, queue_type, delayed_retry)
     if queue_type == "quorum" and max_length is None:
         arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     if not isinstance(exchange, Exchange):
@@ -68,6 +80,27 @@ def _check(name: str, queue_type: str, **numbers: int | None) -> None:
     for argument, value in numbers.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InvalidQueue(queue=name, problem=f"{argument} is {value!r}; it must be a whole number from 1 on")
+
+
+def _delayed_retry(name: str, queue_type: str, given: Seconds | tuple[Seconds, Seconds]) -> dict[str, Any]:
+    if queue_type != "quorum":
+        raise InvalidQueue(queue=name, problem='only quorum queues have a delayed retry; set queue_type="quorum"')
+    try:
+        lengths = [to_ms(it, what="delayed_retry") for it in (given if isinstance(given, tuple) else (given,))]
+    except InvalidDelay:
+        lengths = []
+    if len(lengths) not in {1, 2} or not 1 <= lengths[0] <= lengths[-1] <= MAX_DELAY_MS:
+        wanted = "seconds or a timedelta from 1 ms to ten years, or a pair of them: the first and the longest"
+        raise InvalidQueue(queue=name, problem=f"delayed_retry is {given!r}; it must be {wanted}")
+    first, *longest = lengths
+    # Not "all": what a worker gives back by basic.nack was not tried, and need not wait.
+    arguments = {_DELAYED_RETRY: "failed", "x-delayed-retry-min": first}
+    return {**arguments, "x-delayed-retry-max": longest[0]} if longest else arguments
+
+
+def has_delayed_retry(queue: Queue) -> bool:
+    """Whether a queue asks for what only RabbitMQ 4.3 has."""
+    return bool((queue.queue_arguments or {}).get(_DELAYED_RETRY, "disabled") != "disabled")
 
 
 def work_queue(queue: Queue) -> WorkQueue:

@@ -19,6 +19,7 @@ from celery_dlx_retry.core.backoff import as_policy
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.core.findings import findings
+from celery_dlx_retry.core.server import Server
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
@@ -71,14 +72,14 @@ def _tally(found: list[Finding]) -> str:
 
 def _facts(target: Target) -> Facts:
     app, conf, runtime = target.app, target.app.conf, target.runtime
-    properties = target.connection.connection.server_properties
+    server = Server.of(target.connection.connection.server_properties)
     plan = target.plan()
     drifts = list(find(target.connection, plan, target.management))
     ours = {queue.name for queue in plan.queues}
     return Facts(
         transport="amqp",
-        product=str(properties.get("product", "")),
-        version=_version(str(properties.get("version", ""))),
+        product=server.product,
+        version=server.numbers,
         tasks=_tasks(app),
         queues=_queues(target),
         lanes=runtime.settings.queue_type,
@@ -214,8 +215,3 @@ def _ms(value: Any) -> int | None:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     return int(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _version(text: str) -> tuple[int, ...]:
-    numbers = text.partition("-")[0].partition("+")[0].split(".")
-    return tuple(int(number) for number in numbers if number.isdecimal())

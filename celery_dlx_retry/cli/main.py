@@ -9,6 +9,7 @@ from celery_dlx_retry.cli.dead import dead
 from celery_dlx_retry.cli.doctor import doctor
 from celery_dlx_retry.cli.ends import QuietGroup
 from celery_dlx_retry.cli.flags import FLAGS
+from celery_dlx_retry.cli.permissions import permissions
 from celery_dlx_retry.cli.state import status, watch
 from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
 from celery_dlx_retry.cli.waiting import waiting
@@ -19,6 +20,6 @@ def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 
 
-for command in (dead, waiting, status, watch, doctor, plan, check, declare, policy, prune):
+for command in (dead, waiting, status, watch, doctor, plan, check, declare, permissions, policy, prune):
     dlx.add_command(command)
 worker.params.extend(FLAGS)

@@ -13,10 +13,11 @@ from celery.exceptions import ImproperlyConfigured
 from celery_dlx_retry.broker.lanes import standing_lanes
 from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.management import management_of
-from celery_dlx_retry.broker.queues import declared_kind, found_kind, work_queue
+from celery_dlx_retry.broker.queues import declared_kind, found_kind, has_delayed_retry, work_queue
 from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import printable
 from celery_dlx_retry.core.ladder import rungs
+from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.settings import QueueType
 from celery_dlx_retry.errors import Forbidden, NoManagement
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -89,6 +90,13 @@ class Target:
                 return topology | whole
         return topology
 
+    def insist_on_what_is_needed(self) -> None:
+        """Raise Unsuitable if this broker would make something else of the plan."""
+        server = Server.of(self.connection.connection.server_properties)
+        delayed = [queue.name for queue in self.queues if has_delayed_retry(queue)]
+        for problem in problems(server, lanes=self.names.kind, delayed_retry=delayed):
+            raise problem
+
     def others(self) -> list[tuple[Role, str, QueueType]]:
         """Work and dead-letter queues under our prefix that the app may not know: only a worker's ``-Q`` names them."""
         if self.management is None:
@@ -111,11 +119,16 @@ def targeting(ctx: click.Context, queue_names: str | None, management_url: str |
     app = ctx.obj.app
     with one_sentence(app):
         queues = queues_of(app, queue_names)
-        with app.connection_for_read() as connection:
+        with connection_of(app) as connection:
             connect(connection)
             target = Target(app, connection, queues)
             target.management, target.no_management = reached(connection, management_url)
             yield target
+
+
+def connection_of(app: Celery) -> Connection:
+    """Not open yet; of several hosts all have their turn, while "shuffle" may try one twice and another never."""
+    return app.connection_for_read(failover_strategy="round-robin")
 
 
 def connect(connection: Connection) -> None:

@@ -113,6 +113,7 @@ def check(
 def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
     with targeting(ctx, queue_names, None) as target:
+        target.insist_on_what_is_needed()
         changes_something()
         for queue in target.queues:
             make_sure(target.connection, queue)

@@ -130,8 +130,8 @@ RULES = (
     Rule(
         code="permission",
         severity="error",
-        consequence="Workers stop at their start, or retries go back to their queue again and again.",
-        cure="Grant it, or have the plan declared by someone else and set dlx_declare = False.",
+        consequence="Workers stop at their start, retries go back to their queue again and again, or sends are lost.",
+        cure="Grant what `celery dlx permissions` prints, or have the plan declared and set dlx_declare = False.",
         facts=symptoms.forbidden,
     ),
     Rule(

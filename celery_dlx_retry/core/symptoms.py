@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from celery_dlx_retry.core.server import OLDEST_VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 
-OLDEST_VERSION = (3, 10)
 _FOUR = (4, 0)
 _FOUR_THREE = (4, 3)
 _DEFAULT_LIMIT_OF_FOUR = 20

@@ -40,11 +40,16 @@ class PortTaken(WayFailed):
     """Somebody else was quicker; other ports will do."""
 
 
-def start_private_node(root: Path | None = None) -> PrivateNode:
-    """Start a node of the installed RabbitMQ, or of the one in the root filesystem ``root``."""
+def start_private_node(root: Path | None = None, *, certificates: Path | None = None) -> PrivateNode:
+    """Start a node of the installed RabbitMQ, or of the one in the root filesystem ``root``.
+
+    With a folder of ``ca.pem``, ``cert.pem`` and ``key.pem`` it also speaks TLS: see ``tls_url``.
+    """
     scripts = find_scripts(root)
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
         node = PrivateNode(scripts, root=root)
+        if certificates is not None:
+            node.speak_tls(certificates)
         try:
             node.start()
         except BaseException as exc:
@@ -80,8 +85,9 @@ class PrivateNode(RabbitMQ):
     def __init__(self, scripts: Path, *, root: Path | None = None) -> None:
         self._scripts = scripts
         self._root = root
-        self._ports = free_ports(4)
-        self._amqp_port, self._dist_port, self._epmd_port, management_port = self._ports
+        self._ports = free_ports(6)
+        self._amqp_port, self._dist_port, self._epmd_port, management_port, *self._tls_ports = self._ports
+        self.tls_url = self.tls_management_url = ""
         self._name = f"dlx{self._amqp_port}@localhost"
         super().__init__(
             f"amqp://guest:guest@{LOOPBACK}:{self._amqp_port}//",
@@ -89,6 +95,22 @@ class PrivateNode(RabbitMQ):
         )
         self._sandbox = Sandbox("rabbitmq")
         self._write_files(management_port)
+
+    def speak_tls(self, certificates: Path) -> None:
+        """Have AMQP and the HTTP API on TLS ports as well, from the next start on."""
+        amqp_port, management_port = self._tls_ports
+        home = self._environment()["HOME"]
+        for name in ("ca.pem", "cert.pem", "key.pem"):
+            shutil.copy(certificates / name, self._sandbox.path / name)
+        lines = [f"listeners.ssl.1 = {LOOPBACK}:{amqp_port}", f"management.ssl.port = {management_port}"]
+        lines += [f"management.ssl.ip = {LOOPBACK}"]
+        for section in ("ssl_options", "management.ssl"):
+            files = {"cacertfile": "ca.pem", "certfile": "cert.pem", "keyfile": "key.pem"}
+            lines += [f"{section}.{key} = {home}/{name}" for key, name in files.items()]
+        with (self._sandbox.path / "rabbitmq.conf").open("a") as conf:
+            conf.write("\n".join([*lines, ""]))
+        self.tls_url = f"amqps://guest:guest@{LOOPBACK}:{amqp_port}//"
+        self.tls_management_url = f"https://guest:guest@{LOOPBACK}:{management_port}"
 
     @property
     def pid(self) -> int | None:

@@ -10,13 +10,19 @@ from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
 from click import ClickException
 
-from celery_dlx_retry.errors import ConfigurationError, TopologyError
+from celery_dlx_retry.broker.declare import check
+from celery_dlx_retry.broker.queues import has_delayed_retry
+from celery_dlx_retry.core.server import Server, problems
+from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.shutdown import wait_for_what_is_given
 from celery_dlx_retry.worker.strays import keep_strays
 
 if TYPE_CHECKING:
     from celery import Celery
+    from kombu.connection import Connection
+    from kombu.entity import Queue
 
 logger = get_logger(__name__)
 
@@ -35,6 +41,7 @@ class Topology(StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
         self._runtime = runtime_of(consumer.app)
+        self._has_stood = False
         try:
             self._runtime.use_flags(flags)
             self.enabled = self._runtime.is_rabbitmq
@@ -50,12 +57,15 @@ class Topology(StartStopStep):
         """Called at every connect, so all of it can be repeated."""
         self._runtime.consumer = consumer
         wait_for_what_is_given(consumer.pool)
+        queues = [*consumer.app.amqp.queues.consume_from.values()]
         try:
-            topology = self._runtime.stand(consumer.connection, [*consumer.app.amqp.queues.consume_from.values()])
+            self._know(consumer.connection, queues)
+            topology = self._runtime.stand(consumer.connection, queues)
         except (TopologyError, ConfigurationError) as exc:
             # Without its topology a worker would lose what it retries; better that it does not run.
             logger.critical("%s", exc)
             raise WorkerShutdown(EX_FAILURE) from exc
+        self._has_stood = True
         logger.info(
             "topology stands prefix=%s lanes=%d work_queues=%d",
             self._runtime.settings.prefix, len(self._runtime.exact_lanes), len(consumer.task_consumer.queues),
@@ -66,3 +76,28 @@ class Topology(StartStopStep):
     def stop(self, _consumer: Any) -> None:
         """Called when the worker stops, and when its connection is lost."""
         self._runtime.close_pipeline()
+
+    def _know(self, connection: Connection, queues: list[Queue]) -> None:
+        """Raise Unsuitable unless the broker can do what we need of it; a failover may have led to another one."""
+        server = Server.of(connection.connection.server_properties)
+        delayed = [queue.name for queue in queues if has_delayed_retry(queue)]
+        for problem in problems(server, lanes=self._runtime.settings.queue_type, delayed_retry=delayed):
+            raise problem
+        if not server.is_rabbitmq:
+            logger.warning("The broker is %s, not RabbitMQ: what is promised was never tested with it.", server)
+        if self._has_stood and self._is_bare(connection):
+            logger.warning(
+                "What stood at the last connect is not there: this is another broker, or it has lost its data. What "
+                "waits at the other one stays there until a worker is back. Several broker URLs are meant for the "
+                "nodes of one cluster."
+            )
+
+    def _is_bare(self, connection: Connection) -> bool:
+        # Not by the cluster's name: unless somebody sets it, each node may tell its own.
+        try:
+            check(connection, foundation(self._runtime.names))
+        except Missing:
+            return True
+        except Forbidden:
+            return False
+        return False

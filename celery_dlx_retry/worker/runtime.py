@@ -149,7 +149,7 @@ class Runtime:
     @cached_property
     def publisher(self) -> Publisher:
         """Connections of our own, in confirm mode."""
-        return Publisher(self._app.connection_for_write, confirm_timeout_ms=self.settings.confirm_timeout_ms)
+        return Publisher(self._connection, confirm_timeout_ms=self.settings.confirm_timeout_ms)
 
     @cached_property
     def quick_publisher(self) -> Publisher:
@@ -157,7 +157,7 @@ class Runtime:
         return Publisher(self._connect_quickly, confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS))
 
     def _connect_quickly(self) -> Connection:
-        return self._app.connection_for_write(connect_timeout=_QUICK_MS / 1000)
+        return self._connection(connect_timeout=_QUICK_MS / 1000)
 
     @cached_property
     def catcher(self) -> Catcher:
@@ -364,6 +364,10 @@ class Runtime:
             # RabbitMQ 4 shows an object only to users with some permission on it. Every publish of ours is mandatory
             # and confirmed, so what is missing shows at the first retry, and its task stays on its queue.
             logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
+
+    def _connection(self, **options: Any) -> Connection:
+        """To the broker; of several, all have their turn, while "shuffle" may try one twice and another never."""
+        return self._app.connection_for_write(failover_strategy="round-robin", **options)
 
     def _lane_ms(self, delay_ms: int) -> int:
         return lane_ms(delay_ms, exact=self.exact_lanes, ratio=self.settings.grid, limit_ms=self.settings.max_delay_ms)

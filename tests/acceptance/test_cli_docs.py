@@ -23,7 +23,7 @@ from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import Names, lane
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "commands.md", DOCS / "doctor.md"]
+PAGES = [DOCS / "commands.md", DOCS / "doctor.md", DOCS / "brokers.md"]
 BLOCK = re.compile(r"```console\n\$ celery -A shop dlx ([^\n]*)\n(.*?)```\n", re.DOTALL)
 AT_MS = 1_794_831_454_000  # 2026-11-16 12:17:34
 IDS = ["6f44607b-fec2-4443-ba01-a6af7d4259e6", "39899be2-d451-41b0-a028-2fdeb11d17d1"]

@@ -117,10 +117,12 @@ def test_missing_permissions_are_told_and_nothing_is_made(bench, limited_url, ma
 
     assert told(configure=".*", write=".*", read=".*") == []
     assert told(configure="", write=".*", read=".*") == ["configure"]
-    assert told(configure="", write=".*", read=".*", declares=False) == []
-    assert told(configure=".*", write="^$", read=".*") == ["write", "bind"]
+    assert told(configure="", write=".*", read="", declares=False) == []
+    assert told(configure=".*", write="^$", read=".*") == ["write", "send", "bind"]
     assert told(configure=".*", write=".*", read="^$") == ["read", "bind"]
-    assert told(configure=f"^{bench.prefix}", write=f"^{bench.prefix}", read=f"^{bench.prefix}") == []
+    ours = f"^{bench.prefix}"
+    assert told(configure=ours, write=ours, read=ours) == ["send"]
+    assert told(configure=ours, write=rf"{ours}|^amq\.default$", read=ours) == []
     assert [name for name in management.names("queues") if "nothing" in name] == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
@@ -18,7 +20,12 @@ CLASSIC = {
     "x-dead-letter-routing-key": "orders",
 }
 QUORUM = {**CLASSIC, "x-queue-type": "quorum"}
+LENGTHS = "seconds or a timedelta from 1 ms to ten years, or a pair of them: the first and the longest."
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+
+
+def held_back(ms):
+    return {"x-delayed-retry-type": "failed", "x-delayed-retry-min": ms}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,11 @@ AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "rejec
         ({"queue_type": "quorum", "delivery_limit": 3}, {**QUORUM, **AT_LEAST_ONCE, "x-delivery-limit": 3}),
         # At-least-once asks for reject-publish, under which nothing over the length limit would become a dead letter.
         ({"queue_type": "quorum", "max_length": 9}, {**QUORUM, "x-max-length": 9}),
+        ({"queue_type": "quorum", "delayed_retry": 1.5}, {**QUORUM, **AT_LEAST_ONCE, **held_back(1500)}),
+        (
+            {"queue_type": "quorum", "delayed_retry": (5, timedelta(minutes=1))},
+            {**QUORUM, **AT_LEAST_ONCE, **held_back(5000), "x-delayed-retry-max": 60_000},
+        ),
     ],
 )
 def test_the_arguments_of_a_dlx_queue_are_api(options, arguments):
@@ -72,6 +84,15 @@ def test_a_dlx_queue_takes_an_exchange_and_a_routing_key():
         ),
         ("q", {"max_length": 0}, "max_length is 0; it must be a whole number from 1 on."),
         ("q", {"max_length": True}, "max_length is True; it must be a whole number from 1 on."),
+        ("q", {"delayed_retry": 5}, 'only quorum queues have a delayed retry; set queue_type="quorum".'),
+        *(
+            (
+                "q",
+                {"queue_type": "quorum", "delayed_retry": given},
+                f"delayed_retry is {given!r}; it must be {LENGTHS}",
+            )
+            for given in (0, -1, "5", (), (5, 4), (1, 2, 3), [5], True)
+        ),
         ("q", {"max_priority": "9"}, "max_priority is '9'; it must be a whole number from 1 on."),
     ],
 )

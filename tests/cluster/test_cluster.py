@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from amqp.exceptions import AMQPError
+from harness import Project
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from support import eventually, put
@@ -26,6 +27,7 @@ from celery_dlx_retry.testing.chaos.report import report_on
 from celery_dlx_retry.testing.chaos.run import Run
 from celery_dlx_retry.testing.chaos.view import View
 from celery_dlx_retry.testing.cluster import start_cluster
+from celery_dlx_retry.testing.node import start_private_node
 from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed
 
@@ -75,6 +77,36 @@ def test_workers_start_and_work_while_a_node_is_down(cluster, say):
 
     say(report.count.line)
     assert report.count.lost == ()
+
+
+def test_a_worker_and_the_commands_go_on_when_the_node_that_they_use_is_killed(cluster, redis_url, tmp_path):
+    project = Project(url=cluster.url, backend=redis_url, prefix="failover", folder=tmp_path)
+    project.conf |= {"task_default_queue_type": "quorum", "broker_failover_strategy": "shuffle"}
+    with closing(project), project.worker() as worker:
+        waiting = project.send("heal", 1, 5)
+        eventually(lambda: project.records(id=waiting.id))
+
+        cluster.nodes[0].kill()
+
+        assert waiting.get(timeout=90) == "healed"
+        assert project.send("heal", 1, 0.1).get(timeout=60) == "healed"
+        for command in ("status", "check"):
+            done = project.celery("dlx", command)
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert "another broker" not in worker.log
+
+
+def test_a_worker_that_finds_another_broker_behind_its_urls_says_so(cluster, redis_url, tmp_path):
+    root = os.environ.get(ROOT)
+    with start_private_node(Path(root).resolve() if root else None) as other:
+        url = f"{other.url};{cluster.nodes[0].url}"
+        project = Project(url=url, backend=redis_url, prefix="other", folder=tmp_path)
+        with closing(project), project.worker() as worker:
+            other.kill()
+
+            eventually(lambda: "this is another broker" in worker.log, within=60)
+            project.conf["broker_url"] = cluster.nodes[0].url
+            assert project.send("heal", 1, 0.1).get(timeout=60) == "healed"
 
 
 def test_each_node_in_turn_is_killed_and_started_under_load(cluster, say):

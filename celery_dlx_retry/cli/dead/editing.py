@@ -16,7 +16,7 @@ from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import json_line, json_option, printable, yes_option
-from celery_dlx_retry.cli.target import management_option
+from celery_dlx_retry.cli.target import connection_of, management_option
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.payload import edited, payload_of, restored
 from celery_dlx_retry.errors import Unfitting
@@ -86,7 +86,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
 
 
 def _found(app: Any, selection: Selection) -> DeadMessage | None:
-    with app.connection_for_read() as connection:
+    with connection_of(app) as connection:
         letters = list(selection.letters(connection))
     return letters[0] if letters else None
 
@@ -101,7 +101,7 @@ def _swap(app: Any, found: DeadMessage, changed: Message) -> int:
 
     try:
         with (
-            app.connection_for_read() as connection,
+            connection_of(app) as connection,
             closing(
                 rewrite(connection, found.queue, publisher=publisher, wanted=is_the_same, change=lambda _: changed)
             ) as rewritten,

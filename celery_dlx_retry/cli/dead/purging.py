@@ -13,6 +13,7 @@ from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.dead.selection import described, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import json_line, json_option, progress, yes_option
+from celery_dlx_retry.cli.target import connection_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.cli.dead.selection import Selection
@@ -30,7 +31,7 @@ def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, ye
     selection.only_known = True
     purged = 0
     missing = set(selection.chosen.ids)
-    with one_sentence(ctx.obj.app), ctx.obj.app.connection_for_read() as connection:
+    with one_sentence(ctx.obj.app), connection_of(ctx.obj.app) as connection:
         if not yes:
             with progress("reading", selection.total(connection)) as step:
                 found = Counter(letter.queue for letter in selection.letters(connection, step))

@@ -14,6 +14,7 @@ from celery_dlx_retry.cli.dead.replay_run import ReplayRun
 from celery_dlx_retry.cli.dead.selection import amount, described, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import json_option, printable, progress, yes_option
+from celery_dlx_retry.cli.target import connection_of
 from celery_dlx_retry.core.amounts import Pace, rate_per_second, share
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
     is_blind = _is_blind(selection, silence_is_success=silence_is_success) if canary else False
     run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Pace(rate) if rate else None, as_json=as_json)
     stopped, has_read_all = "", False
-    with one_sentence(ctx.obj.app), ctx.obj.app.connection_for_read() as connection:
+    with one_sentence(ctx.obj.app), connection_of(ctx.obj.app) as connection:
         if dry_run or not yes:
             found = _plan(connection, selection, run, aloud=dry_run)
             if dry_run:

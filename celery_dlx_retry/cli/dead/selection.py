@@ -16,6 +16,7 @@ from celery_dlx_retry.cli.output import counted, printable, progress
 from celery_dlx_retry.cli.target import (
     all_dead_letter_queues,
     connect,
+    connection_of,
     insist_on_rabbitmq,
     management_option,
     note,
@@ -151,7 +152,7 @@ class Selection:
         """Those that are meant, over a connection of their own, with a progress bar."""
         with (
             one_sentence(self.app),
-            self.app.connection_for_read() as connection,
+            connection_of(self.app) as connection,
             progress("reading", self.total(connection)) as step,
         ):
             yield self.letters(connection, step)

@@ -19,7 +19,7 @@ from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, progress, yes_option
-from celery_dlx_retry.cli.target import insist_on_rabbitmq
+from celery_dlx_retry.cli.target import connection_of, insist_on_rabbitmq
 from celery_dlx_retry.core.deadletter import dead_message
 from celery_dlx_retry.core.export import from_line, to_line
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -80,7 +80,7 @@ def import_dead(  # noqa: PLR0913 - one per option
             click.confirm(f"Import {counted(count, 'dead letter')} into {', '.join(sorted(queues))}?", abort=True)
         known = stack.enter_context(KnownLetters())
         if not again:
-            connection = stack.enter_context(app.connection_for_read())
+            connection = stack.enter_context(connection_of(app))
             _learn(known, connection, queues)
         imported = there = 0
         publisher = runtime_of(app).publisher

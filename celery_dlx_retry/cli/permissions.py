@@ -1,0 +1,79 @@
+"""``celery dlx permissions``: what the broker users of this app must be allowed, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.utils.quorum_queues import detect_quorum_queues
+
+from celery_dlx_retry.broker.queues import work_queue
+from celery_dlx_retry.cli.ends import one_sentence
+from celery_dlx_retry.cli.output import json_line, json_option
+from celery_dlx_retry.cli.target import queues_of, queues_option
+from celery_dlx_retry.core.grants import grants, literal, territory
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
+    from kombu.entity import Queue
+
+_WHO = {
+    "worker": "a worker",
+    "worker-that-checks": "a worker with dlx_declare = False",
+    "sender": "a process that only sends, with dlx_declare = False",
+    "viewer": "who looks: celery dlx status, check, waiting list, dead list",
+    "operator": "who looks and repairs: all of celery dlx",
+}
+
+
+@click.command()
+@queues_option
+@click.option("--user", metavar="NAME", default="USER", show_default=True, help="The broker user to grant them to.")
+@click.argument("roles", nargs=-1, type=click.Choice(list(_WHO)))
+@json_option
+@click.pass_context
+def permissions(
+    ctx: click.Context, queue_names: str | None, user: str, roles: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Print the commands that grant a broker user what its ROLES need and no more; nothing is changed."""
+    app = ctx.obj.app
+    with one_sentence(app):
+        queues = queues_of(app, queue_names)
+        there = territory(
+            runtime_of(app).names,
+            work=_work(queues),
+            families=[work_queue(queue).family for queue in queues],
+            celery=_of_celery(app),
+        )
+        vhost = app.connection_for_read().virtual_host or "/"
+    for grant in grants(there):
+        if roles and grant.role not in roles:
+            continue
+        if as_json:
+            json_line({**asdict(grant), "vhost": vhost})
+        else:
+            click.echo(f"# {grant.role}: {_WHO[grant.role]}")
+            click.echo(grant.rabbitmqctl(user=user, vhost=vhost))
+
+
+def _work(queues: list[Queue]) -> Iterator[str]:
+    for queue in queues:
+        # The name of a broadcast queue ends in a random word of the process that made it.
+        yield literal(queue.name) if not queue.alias else rf"{literal(queue.name.rpartition('.')[0])}\..*"
+        for exchange in [queue.exchange, *(binding.exchange for binding in queue.bindings)]:
+            if exchange and exchange.name:
+                yield literal(exchange.name)
+
+
+def _of_celery(app: Celery) -> Iterator[str]:
+    """Remote control, events and gossip; and the queues that a worker makes if it finds that a queue is quorum."""
+    conf: Any = app.conf
+    yield rf"(.*\.)?{literal(conf.control_exchange)}\.pidbox"
+    for name in dict.fromkeys([conf.event_exchange, conf.event_queue_prefix]):
+        yield rf"{literal(name)}(\..*)?"
+    if conf.worker_detect_quorum_queues and detect_quorum_queues(app, "amqp")[0]:
+        yield r"(.*_)?celery_delayed_(\d+|delivery)"

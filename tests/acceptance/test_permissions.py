@@ -1,0 +1,196 @@
+"""The permissions on the page are enough; what is taken away is named."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from harness import Project
+from support import eventually
+
+from celery_dlx_retry.broker.starts import marks_of
+from tests.acceptance.commandline import CommandLine
+from tests.acceptance.tenancy import Tenancy
+
+PAGE = Path(__file__).parents[2] / "docs" / "brokers.md"
+LINES = re.findall(r"^# ([\w-]+): .*\n(rabbitmqctl set_permissions .*)$", PAGE.read_text(), re.MULTILINE)
+GRANTS = {role: shlex.split(command)[5:] for role, command in LINES}
+LANE = "dlx.v1.wait.quorum.000000000100"
+
+
+@pytest.fixture
+def tenancy(broker, http_api):
+    with closing(Tenancy(broker, http_api, f"t{secrets.token_hex(4)}")) as it:
+        yield it
+
+
+@pytest.fixture
+def shop(tenancy, redis_url, tmp_path):
+    """The page's app: its queue is named orders and its prefix is dlx, in a virtual host of its own."""
+    it = Project(url=tenancy.url, backend=redis_url, prefix="dlx", folder=tmp_path)
+    it.queue = it.conf["task_default_queue"] = "orders"
+    yield it
+    it.close()
+
+
+def as_user(shop, tenancy, role, **conf):
+    """From now on all of the shop's processes are a user with this role."""
+    shop.conf["broker_url"] = tenancy.user(*GRANTS[role], tags="monitoring")
+    shop.conf |= conf
+
+
+@contextmanager
+def commands(shop, broker):
+    """``celery dlx`` as the shop's present user, who is also the HTTP API's."""
+    shop.prefix = f"t{secrets.token_hex(4)}"  # of the module that is loaded
+    api = SimpleNamespace(management_url=re.sub("//.*@", "//", broker.management_url))
+    with closing(CommandLine(shop, api)) as dlx:
+        yield dlx
+
+
+def send(shop, code):
+    """What a process says that runs this code on the project's tasks, to be the sender of a countdown."""
+    command = [sys.executable, "-c", f"import project\nproject.app.set_default()\n{code}"]
+    done = subprocess.run(command, env=shop.environment(), capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def was_refused(log):
+    return re.search(r"\(403\)|REFUSED|lacks a permission|may not|left to Celery|not checked", log)
+
+
+def without(patterns, pattern):
+    """The same, but for one of the alternatives."""
+    return patterns.replace(f"|{pattern}", "").replace(f"({pattern}|", "(")
+
+
+def test_a_worker_needs_no_more_than_the_page_says(shop, tenancy):
+    as_user(shop, tenancy, "worker")
+    shop.without = ()
+
+    with shop.worker("-E", concurrency=1) as first, shop.worker("-E", concurrency=1) as second:
+        workers = [first, second]
+        assert shop.send("heal", 1, 0.1).get(timeout=20) == "healed"
+        assert shop.send("heal", 1, 1.7).get(timeout=20) == "healed"  # a lane that nobody announced
+        assert shop.send("succeed", 5, countdown=0.5).get(timeout=20) == 5
+        for name in ("exhaust", "overrun"):
+            shop.send(name)
+        eventually(lambda: len(shop.dead()) == 2)
+        assert len(shop.app.control.ping(timeout=3, limit=2)) == 2
+        assert len(shop.app.control.cancel_consumer("orders", reply=True, limit=2, timeout=5)) == 2
+        assert len(shop.app.control.add_consumer("orders", reply=True, limit=2, timeout=5)) == 2
+        killed = shop.send("slow", 2)
+        eventually(lambda: shop.records(id=killed.id))
+        next(worker for worker in workers if f"{killed.id}] received" in worker.log).kill()
+        eventually(lambda: shop.depth(marks_of(shop.names, killed.id).name) == 1)
+        eventually(lambda: shop.records(id=killed.id, event="done"))
+        eventually(lambda: shop.depth(marks_of(shop.names, killed.id).name) is None)
+
+    assert not was_refused(first.log + second.log)
+
+
+def test_with_quorum_queues_a_worker_needs_no_more_than_the_command_prints(shop, tenancy, broker):
+    shop.conf["task_default_queue_type"] = "quorum"
+    with commands(shop, broker) as dlx:
+        (grant,) = dlx.json("permissions", "worker")
+    shop.conf["broker_url"] = tenancy.user(grant["configure"], grant["write"], grant["read"])
+
+    with shop.worker() as worker:
+        assert shop.send("heal", 1, 0.1).get(timeout=20) == "healed"
+
+    assert grant["vhost"] == tenancy.vhost
+    assert not was_refused(worker.log)
+
+
+def test_who_does_not_declare_runs_and_sends_what_an_operator_declared(shop, tenancy, broker):
+    as_user(shop, tenancy, "operator")
+    with commands(shop, broker) as dlx:
+        dlx("declare", "--ladder")
+
+    as_user(shop, tenancy, "worker-that-checks", dlx_declare=False)
+    with shop.worker() as worker:
+        as_user(shop, tenancy, "sender")
+        said = send(shop, "project.succeed.delay(1); project.succeed.apply_async((2,), countdown=0.3)")
+        assert shop.send("heal", 1, 0.1).get(timeout=20) == "healed"
+        shop.send("fail")
+        eventually(shop.dead)
+        eventually(lambda: len(shop.records(task="project.succeed")) == 2)
+
+    assert not was_refused(said + worker.log)
+
+
+def test_who_looks_and_who_repairs_need_no_more_than_the_page_says(shop, tenancy, broker):
+    with shop.worker():
+        shop.send("fail")
+        eventually(shop.dead)
+        waiting = shop.send("heal", 1, 60)
+
+        as_user(shop, tenancy, "viewer")
+        with commands(shop, broker) as dlx:
+            assert "orders.dead" in dlx("status")
+            eventually(lambda: waiting.id in dlx("waiting", "list"))
+            assert "project.fail" in dlx("dead", "list")
+            assert "not checked." in dlx("check")
+            refused = dlx("dead", "replay", "--all", "--yes", code=1)
+            assert "lacks a permission: Basic.publish: (403) ACCESS_REFUSED" in refused
+
+        as_user(shop, tenancy, "operator")
+        with commands(shop, broker) as dlx:
+            assert "All of it stands." in dlx("declare")
+            assert "All of it stands." in dlx("check")
+            dlx("waiting", "run", waiting.id)
+            assert waiting.get(timeout=20) == "healed"
+            dlx("dead", "replay", "--all", "--yes")
+            eventually(lambda: len(shop.records(task="project.fail")) == 2)
+            eventually(shop.dead)
+            dlx("dead", "purge", "--all", "--yes")
+            dlx("prune", "--yes")
+    assert shop.dead() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "sentence"),
+    [
+        (0, r"dlx\.v1\..*", "The broker user may not configure the queue 'dlx.v1."),
+        (0, r"orders\.dead", "The broker user may not configure the queue 'orders.dead'."),
+        (
+            1,
+            r"dlx\.v1\..*",
+            f"The broker user may not use, for the queue '{LANE}', the exchange",
+        ),
+        (2, r"dlx\.v1\..*", f"read the queue '{LANE}'."),
+    ],
+)
+def test_a_worker_that_lacks_one_stops_with_one_sentence(shop, tenancy, kind, pattern, sentence):
+    patterns = list(GRANTS["worker"])
+    patterns[kind] = without(patterns[kind], pattern)
+    assert patterns != GRANTS["worker"]
+    shop.conf["broker_url"] = tenancy.user(*patterns)
+
+    worker = shop.start(pool="solo")
+    eventually(lambda: worker.process.poll() is not None, within=40)
+
+    assert worker.process.returncode
+    assert sentence in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_a_worker_that_cannot_mark_a_start_says_why_and_runs_it(shop, tenancy):
+    configure, write, read = GRANTS["worker"]
+    shop.conf["broker_url"] = tenancy.user(configure, without(write, r"amq\.default"), read)
+
+    with shop.worker(pool="solo") as worker:
+        shop.conf["broker_url"] = tenancy.url
+        result = shop.send("reject", True)  # noqa: FBT003 - the task's argument
+        eventually(lambda: len(shop.records(id=result.id)) == 2)
+        eventually(lambda: "start not marked" in worker.log)
+
+    assert "lacks a permission: Basic.publish: (403) ACCESS_REFUSED" in worker.log
+    assert "access to exchange 'amq.default' in vhost" in worker.log
