@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 from celery.bootsteps import StartStopStep
@@ -36,6 +37,17 @@ def announced(self, then="raise"):
     if then == "die":
         os._exit(1)
     return "went on"
+
+
+@app.task(bind=True, base=DLXRetryTask, name="project.gated", max_retries=1)
+def gated(self, gate, countdown):
+    """Announce itself, wait for a file, and retry."""
+    record(self)
+    if self.request.retries:
+        return "healed"
+    while not Path(gate).exists():
+        time.sleep(0.01)  # noqa: TID251 - the gate can only be polled
+    raise self.retry(countdown=countdown)
 
 
 @app.task(bind=True, base=DLXRetryTask, name="project.overrun_at_random", time_limit=1,

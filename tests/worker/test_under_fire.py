@@ -223,8 +223,8 @@ def test_dead_letters_under_an_alarm_are_kept_and_none_is_copied_blindly(project
         alarm.end()
         plans.wait()
 
-    # Each publish that was given up may arrive in the end, and no other copy.
-    plans.assert_ended_as_planned(extra_ends=worker.log.count("not handed over"))
+    # What was written to a connection before it was blocked may arrive in the end, and no other copy: one a process.
+    plans.assert_ended_as_planned(extra_ends=2)
 
 
 @pytest.mark.parametrize(("pool", "concurrency", "count"), [("threads", 8, 100), ("gevent", 20, 50)])
