@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ class Pipeline:
         self._timeout_ms, self._write_timeout_ms = confirm_timeout_ms, write_timeout_ms
         self._connection: Connection | None = None
         self._channel: Any = None
-        self._tag = 0
+        self._descriptor, self._tag = -1, 0
         self._is_read, self._may_probe = False, True
         self._outbox: deque[_Sent] = deque()
         self._sent: dict[int, _Sent] = {}
@@ -124,7 +123,8 @@ class Pipeline:
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
         self._connection, self._channel, self._tag = connection, channel, 0
-        self._hub.add_reader(connection.connection.sock, self._on_readable)
+        self._descriptor = connection.connection.sock.fileno()
+        self._hub.add_reader(self._descriptor, self._on_readable)
         connection.connection.on_blocked = self._on_blocked
         connection.connection.on_unblocked = self._on_unblocked
         self._is_read = not self._may_probe
@@ -279,6 +279,5 @@ class Pipeline:
     def _drop(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
-            with suppress(*BROKER_ERRORS, AttributeError):
-                self._hub.remove_reader(connection.connection.sock)
+            self._hub.remove(self._descriptor)  # by its number: the socket may be closed and have none any more
             drop(connection)

@@ -189,6 +189,7 @@ def test_a_connection_that_is_cut_leaves_nothing_said_to_be_there(bench, frozen,
         it.publish(1, queue=queue)
         it.connections[0].connection.sock.shutdown(2)
         assert it.hear_of(2)[1] is Unreachable
+        assert it.hub.readers == {}
     it.publish(2, queue=queue)
 
     assert it.hear_of(3)[2] is None
