@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AccessRefused, PreconditionFailed
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.look import counts, give_back
+from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.broker.reader import give_back
 from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Topology
 from celery_dlx_retry.errors import Forbidden
 
@@ -85,19 +86,23 @@ class _Watch:
         self._tag = self._channel.basic_consume(lane.name, callback=self.arrived.append, on_cancel=lambda _tag: None)
 
     def keep(self) -> None:
-        give_back(self._channel, self._tag)
+        self._give_back()
         self._restore()
 
     def end(self) -> str:
         """Delete the queue unless it is in use; why it stays, or an empty text."""
         others = counts(self._connection, [self.lane.name])[self.lane.name].consumers - 1
-        give_back(self._channel, self._tag)
+        self._give_back()
         reason = _LOOKED_INTO if others > 0 else _HOLDS if self.arrived else self._delete_queue()
         if reason:
             self._restore()
         else:
             self._channel.close()
         return reason
+
+    def _give_back(self) -> None:
+        self._channel.basic_cancel(self._tag)
+        give_back(self._channel, [message.delivery_tag for message in self.arrived])
 
     def _restore(self) -> None:
         self._channel.close()

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 
 import pytest
 from amqp import Message as RawMessage
-from support import eventually
+from support import eventually, put
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.broker.waiting import take, waiting
@@ -54,7 +54,8 @@ class Road:
 
             def drained():
                 with suppress(TimeoutError):
-                    connection.drain_events(timeout=0.2)
+                    while len(back) < count:
+                        connection.drain_events(timeout=0.2)
                 return len(back) >= count
 
             channel.basic_consume(self.work.name, no_ack=True, callback=note)
@@ -109,6 +110,21 @@ def test_a_look_changes_neither_order_nor_due_time(road, bench):
     assert list(back) == ["a", "b", "c", "d"]
     assert min(back.values()) >= DELAY_MS
     assert max(back.values()) < DELAY_MS + LATE_MS
+
+
+def test_looks_at_many_leave_order_and_due_times(bench, kind):
+    road = Road(bench, kind, 3_000)
+    ids = [str(number) for number in range(150)]
+    road.sent = dict.fromkeys(ids, time.monotonic())
+    put(bench.url, ids, exchange=road.lane.name, routing_key=road.work.name)
+    for limit in (1, 2, None):
+        list(waiting(bench.connection, road.lane, limit=limit))
+
+    back = road.arrivals(150)
+
+    assert list(back) == ids
+    assert min(back.values()) >= road.delay_ms
+    assert max(back.values()) < road.delay_ms + LATE_MS
 
 
 def test_what_falls_due_while_it_is_looked_at_comes_back_as_soon_as_the_look_ends(bench, kind):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.broker.deadletters import PAGE
 from celery_dlx_retry.broker.moves import replay
+from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.cli.output import json_line, printable
 from celery_dlx_retry.core.payload import detached, payload_of
 from celery_dlx_retry.errors import Unreadable
