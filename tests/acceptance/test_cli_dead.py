@@ -123,7 +123,7 @@ def test_a_queue_alone_says_which_letters_are_meant(desk):
     both = desk.dlx("purge", "--all", "--task", "x", "--yes", code=2)
 
     assert planned.stdout.splitlines()[0] == f"would replay a to {desk.work['classic']}"
-    assert "Delete 1 dead letter (" in refused.stdout
+    assert "Delete 1 dead letter (" in refused.stderr
     assert "--all means all of them" in both.stderr
     desk.lying(1)
     assert desk.dead_ids("classic") == ["a"]
@@ -247,13 +247,41 @@ def test_purge_asks_deletes_only_what_is_meant_and_says_who_did_it(desk):
     aimless = desk.dlx("purge", "--yes", code=2)
 
     places = f"1 in {desk.dead_queue('classic')}, 1 in {desk.dead_queue('quorum')}"
-    assert f"Delete 2 dead letters ({places}) for good?" in refused.stdout
+    assert f"Delete 2 dead letters ({places}) for good?" in refused.stderr
     assert done.stdout == "2 purged\n"
     assert "audit dead purge by=" in done.stderr
     assert "purged=2" in done.stderr
     assert "Give task ids, filters, or --all." in aimless.stderr
     desk.lying(1)
     assert desk.dead_ids("quorum") == ["new"]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_dies_while_somebody_reads_the_question_is_not_deleted(desk, kind, monkeypatch):
+    desk.bury("old", kind)
+    desk.bury("", kind, args=["old"])
+    desk.lying(2)
+
+    def agreed(text, **_):
+        assert "Delete 2 dead letters" in text
+        desk.bury("new", kind)
+        desk.bury("", kind, args=["new"])
+        desk.lying(4)
+        return True
+
+    monkeypatch.setattr("click.confirm", agreed)
+    done = desk.dlx("purge", "--all")
+
+    assert done.stdout == "2 purged\n"
+    desk.lying(2)
+    assert desk.dead_ids(kind) == ["new", ""]
+
+
+def test_a_question_does_not_spoil_the_json(desk):
+    desk.bury("a")
+    desk.lying(1)
+
+    assert desk.json("purge", "a", answer="y\n") == [{"purged": 1, "not_found": []}]
 
 
 HEADERS = {
