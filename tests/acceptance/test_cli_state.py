@@ -243,3 +243,35 @@ def test_an_api_that_was_named_and_is_not_there_is_an_error_without_its_password
     assert done.exit_code == 1
     assert "The management API at http://127.0.0.1:1 cannot be used" in done.output
     assert "geheim" not in done.output
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "shop:geheim@127.0.0.1",
+        "http://shop:ge/heim@127.0.0.1",
+        "http://shop:1/geheim@127.0.0.1",
+        "http://shop:ge#heim@127.0.0.1",
+        "http://shop:1?geheim@127.0.0.1",
+        "http://shop:geheim@[::1",
+        "http://127.0.0.1:geheim",
+        "http://shop:geheim@127.0.0.1/ heim",
+    ],
+)
+def test_of_an_api_url_that_is_not_sound_nothing_is_shown(broker, url):
+    done = invoke("-b", broker.url, "dlx", "status", "--management-url", url)
+
+    assert done.exit_code == 1
+    assert "Error: The URL of the management API is no http://" in done.output
+    assert "heim" not in done.output
+    assert "shop" not in done.output
+
+
+@pytest.mark.parametrize("words", ["status", "doctor", "dead list"])
+@pytest.mark.parametrize("url", ["amqp://shop:geheim@127.0.0.1:port//", "amqp://shop:ge/heim@127.0.0.1//"])
+def test_of_a_broker_url_that_is_not_sound_nothing_is_shown(url, words):
+    done = invoke("-b", url, "dlx", *words.split())
+
+    assert done.exit_code == 2
+    assert "Error: The broker's URL is no amqp://USER" in done.output
+    assert "heim" not in done.output
