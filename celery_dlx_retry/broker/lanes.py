@@ -6,7 +6,7 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, PreconditionFailed
+from amqp.exceptions import AccessRefused, AMQPError, PreconditionFailed
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.look import counts
@@ -53,25 +53,52 @@ def prune(connection: Connection, lanes: Iterable[Lane]) -> Iterator[tuple[Lane,
     would not do: quorum queues do not have it, and classic ones do not count what somebody holds
     (test_a_lane_that_is_looked_into_is_not_pruned).
     """
-    watches = []
-    for lane in lanes:
-        there = counts(connection, [lane.name]).get(lane.name)
-        if there is None:
-            continue  # somebody else did it
-        if there.ready or there.consumers:
-            yield lane, _HOLDS if there.ready else _LOOKED_INTO
-        else:
-            watches.append(_Watch(connection, lane))
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while watches and (left := deadline - time.monotonic()) > 0:
-        with suppress(TimeoutError):
-            connection.drain_events(timeout=left)
-        for watch in [each for each in watches if each.arrived]:
-            watches.remove(watch)
-            watch.keep()
-            yield watch.lane, _HOLDS
-    for watch in watches:
-        yield watch.lane, watch.end()
+    watches: list[_Watch] = []
+    begun: dict[str, Lane] = {}
+    try:
+        for lane in lanes:
+            there = counts(connection, [lane.name]).get(lane.name)
+            if there is None:
+                continue  # somebody else did it
+            if there.ready or there.consumers:
+                yield lane, _HOLDS if there.ready else _LOOKED_INTO
+            else:
+                begun[lane.name] = lane
+                watches.append(_Watch(connection, lane))
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while watches and (left := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=left)
+            for watch in [each for each in watches if each.arrived]:
+                watches.remove(watch)
+                watch.keep()
+                del begun[watch.lane.name]
+                yield watch.lane, _HOLDS
+        for watch in watches:
+            reason = watch.end()
+            del begun[watch.lane.name]
+            yield watch.lane, reason
+    finally:
+        if begun:  # Ctrl-C, perhaps in the middle of an answer
+            connection.collect()
+            with suppress(AMQPError, OSError), connection.clone() as fresh:
+                for name in begun:
+                    _make_whole(fresh, name)
+
+
+def _make_whole(connection: Connection, name: str) -> None:
+    """Give a lane back its exchange, however far we had come with it."""
+    with closing(connection.channel()) as channel, suppress(PreconditionFailed):  # somebody has made it again
+        channel.exchange_declare(name, "direct", durable=False, auto_delete=False)  # as a deletion leaves it
+        channel.exchange_delete(name)
+    if counts(connection, [name]):
+        _join(connection, name)
+
+
+def _join(connection: Connection, name: str) -> None:
+    """The exchange of a lane whose queue stands."""
+    exchange = ExchangeSpec(name=name, kind="fanout")
+    declare(connection, Topology(exchanges=(exchange,), bindings=(BindingSpec(exchange=name, queue=name),)))
 
 
 class _Watch:
@@ -106,9 +133,7 @@ class _Watch:
 
     def _restore(self) -> None:
         self._channel.close()
-        name = self.lane.name  # the queue still stands
-        exchange = ExchangeSpec(name=name, kind="fanout")
-        declare(self._connection, Topology(exchanges=(exchange,), bindings=(BindingSpec(exchange=name, queue=name),)))
+        _join(self._connection, self.lane.name)
 
     def _delete_queue(self) -> str:
         """Only if the exchange was away all the time: then nothing can be on its way.
