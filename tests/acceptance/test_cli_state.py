@@ -15,6 +15,7 @@ from kombu.utils.url import url_to_parts
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.core.topology import WorkQueue, around
 from tests.acceptance.commandline import invoke
 from tests.worker.stage import stage
@@ -105,6 +106,25 @@ def test_who_waits_is_listed_and_filtered(project, dlx, waiting):
     assert waiting[0].id in dlx("waiting")
 
 
+def test_a_lane_that_somebody_looks_into_is_told_and_the_others_are_shown(project, dlx, waiting):
+    lane = project.grid_lane(WAIT_SECONDS * 1000)
+    kind = project.names.kind
+    with Connection(project.url) as connection, looking(connection, lane, kind=kind) as messages:
+        assert len(list(messages)) == 3
+
+        status = dlx("status")
+        listed = dlx("waiting", "list", code=1)
+        moved = dlx("waiting", "run", waiting[0].id, code=1)
+
+    assert f"\nwait\t{lane}\t0\t" in status
+    assert f"somebody looks into {lane}: what is held meanwhile is not counted." in status
+    assert "waiting, 0 shown\n" in listed
+    for told in (listed, moved):
+        assert "somebody else does; try again in a moment" in told if kind == "quorum" else "Somebody looks" in told
+    assert "audit waiting run by=" in moved
+    eventually(lambda: project.depth(lane) == 3)
+
+
 def test_one_runs_now_one_is_cancelled_and_the_third_keeps_its_time(project, dlx, waiting):
     runs, cancelled, stays, _ = waiting
     (before,) = [it for it in dlx.json("waiting", "list") if it["task_id"] == stays.id]
@@ -131,6 +151,22 @@ def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, 
     assert due <= listed[0]["due_ms"] / 1000 + 0.001 < due + 30
     dlx("waiting", "run", result.id)
 
+    assert result.get(timeout=20) == "now"
+
+
+def test_who_is_interrupted_has_still_said_what_was_done(project, dlx, waiting, monkeypatch):
+    assert waiting
+    result = project.app.send_task("project.succeed", ("now",), countdown=WAIT_SECONDS)
+    eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == result.id])
+
+    def ctrl_c(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("celery_dlx_retry.cli.waiting.json_line", ctrl_c)
+    told = dlx("waiting", "run", result.id, "--json", code=1)
+
+    assert "audit waiting run by=" in told
+    assert "asked=1 moved=1" in told
     assert result.get(timeout=20) == "now"
 
 

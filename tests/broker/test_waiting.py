@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import pytest
 from amqp import Message as RawMessage
@@ -196,6 +197,17 @@ def test_a_filter_reads_past_those_that_it_does_not_want(road, bench):
     found = list(waiting(bench.connection, road.lane, limit=1, wanted=lambda task: task.task_id > "a"))
 
     assert [task.task_id for task in found] == ["b"]
+
+
+def test_on_a_rung_the_next_one_is_the_one_that_is_due_first(bench, kind):
+    road = Road(bench, kind, 60_000)
+    rung = replace(road.lane, is_rung=True)
+    for each, hour in (("a", 12), ("b", 10), ("unknown", None), ("c", 11)):
+        road.send(each, **({"eta": f"2040-01-01T{hour}:00:00+00:00"} if hour else {}))
+
+    assert [task.task_id for task in waiting(bench.connection, rung, limit=2)] == ["b", "c"]
+    assert [task.task_id for task in waiting(bench.connection, rung)] == ["b", "c", "a", "unknown"]
+    assert [task.task_id for task in waiting(bench.connection, road.lane)] == ["a", "b", "unknown", "c"]
 
 
 def test_two_who_look_into_a_classic_lane_at_once_do_no_harm(bench):
