@@ -24,7 +24,8 @@ _STEP = 32
 # After 32 commands that are on their way, a channel of 3.10 puts the next ones together, to one of any length.
 _RETURNS_PER_CHANNEL = 24
 
-_SILENCE_SECONDS = 0.1
+# A get makes sure that it is the end.
+_SILENCE_SECONDS = 0.05
 
 
 class Reader:

@@ -52,8 +52,8 @@ def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_
     assert found["b"]["dead_letter_queue"] == desk.dead_queue("quorum")
     assert found["a"]["where"] == "shop/tasks.py:charge"
     assert texts.stdout.splitlines()[-1] == "4 dead letters, 2 shown"
-    head, oldest, _, _ = (line.split("\t") for line in texts.stdout.splitlines())
-    assert dict(zip(head, oldest, strict=True))["id"] == "c"
+    head, _, second, _ = (line.split("\t") for line in texts.stdout.splitlines())  # nobody knows when d died
+    assert dict(zip(head, second, strict=True))["id"] == "c"
     for expected, options in {
         "b": ("-q", desk.work["quorum"]),
         "a b d": ("--task", "shop.*"),
@@ -107,7 +107,7 @@ def test_without_the_http_api_somebody_says_how_to_find_them(desk, unknown_queue
     listed = desk.dlx("list", DLX_MANAGEMENT_URL="")
     named = desk.dlx("list", "-q", unknown_queue, DLX_MANAGEMENT_URL="")
 
-    assert listed.stdout == "0 dead letters\n"
+    assert listed.stdout.splitlines()[1:] == ["0 dead letters"]
     assert "those of a queue that only `celery worker -Q` names need its name: -q NAME." in listed.stderr
     assert named.stdout.endswith("\n1 dead letter\n")
     assert named.stderr == ""

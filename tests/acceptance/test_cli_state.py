@@ -154,6 +154,16 @@ def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, 
     assert result.get(timeout=20) == "now"
 
 
+def test_a_countdown_that_is_cancelled_was_never_tried(project, dlx, waiting):
+    assert waiting
+    result = project.app.send_task("project.succeed", countdown=WAIT_SECONDS)
+    eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == result.id])
+
+    dlx("waiting", "cancel", result.id, "--yes")
+
+    assert "  before its first attempt: Cancelled: while it waited, by " in dlx("dead", "show", result.id)
+
+
 def test_who_is_interrupted_has_still_said_what_was_done(project, dlx, waiting, monkeypatch):
     assert waiting
     result = project.app.send_task("project.succeed", ("now",), countdown=WAIT_SECONDS)
