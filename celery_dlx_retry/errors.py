@@ -32,6 +32,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── RetryIn                     raised in a task: retry after this many seconds
     ├── CannotLook                  a look into a quorum queue would mix up the order of its messages
     ├── NoManagement                the HTTP management API does not answer; some commands know less without it
+    ├── BadManagementURL            --management-url cannot be read
     └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
 """
 
@@ -259,6 +260,15 @@ class NoManagement(DLXError):
         "The management API at {url} cannot be used: {problem}. "
         "Enable the plugin rabbitmq_management, give the user the tag 'monitoring', or say where it is: "
         "--management-url."
+    )
+
+
+class BadManagementURL(DLXError):
+    """Nothing of it is told: it may hold a password."""
+
+    sentence = (
+        "The URL of the management API is no http://USER:PASSWORD@HOST:PORT or https://… URL. "
+        "In a password write %2F for /, %3F for ?, %23 for #, %40 for @."
     )
 
 

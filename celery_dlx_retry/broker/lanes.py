@@ -6,10 +6,11 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, PreconditionFailed
+from amqp.exceptions import AccessRefused, AMQPError, PreconditionFailed
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.look import counts, give_back
+from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.broker.reader import give_back
 from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Topology
 from celery_dlx_retry.errors import Forbidden
 
@@ -52,25 +53,52 @@ def prune(connection: Connection, lanes: Iterable[Lane]) -> Iterator[tuple[Lane,
     would not do: quorum queues do not have it, and classic ones do not count what somebody holds
     (test_a_lane_that_is_looked_into_is_not_pruned).
     """
-    watches = []
-    for lane in lanes:
-        there = counts(connection, [lane.name]).get(lane.name)
-        if there is None:
-            continue  # somebody else did it
-        if there.ready or there.consumers:
-            yield lane, _HOLDS if there.ready else _LOOKED_INTO
-        else:
-            watches.append(_Watch(connection, lane))
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while watches and (left := deadline - time.monotonic()) > 0:
-        with suppress(TimeoutError):
-            connection.drain_events(timeout=left)
-        for watch in [each for each in watches if each.arrived]:
-            watches.remove(watch)
-            watch.keep()
-            yield watch.lane, _HOLDS
-    for watch in watches:
-        yield watch.lane, watch.end()
+    watches: list[_Watch] = []
+    begun: dict[str, Lane] = {}
+    try:
+        for lane in lanes:
+            there = counts(connection, [lane.name]).get(lane.name)
+            if there is None:
+                continue  # somebody else did it
+            if there.ready or there.consumers:
+                yield lane, _HOLDS if there.ready else _LOOKED_INTO
+            else:
+                begun[lane.name] = lane
+                watches.append(_Watch(connection, lane))
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while watches and (left := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=left)
+            for watch in [each for each in watches if each.arrived]:
+                watches.remove(watch)
+                watch.keep()
+                del begun[watch.lane.name]
+                yield watch.lane, _HOLDS
+        for watch in watches:
+            reason = watch.end()
+            del begun[watch.lane.name]
+            yield watch.lane, reason
+    finally:
+        if begun:  # Ctrl-C, perhaps in the middle of an answer
+            connection.collect()
+            with suppress(AMQPError, OSError), connection.clone() as fresh:
+                for name in begun:
+                    _make_whole(fresh, name)
+
+
+def _make_whole(connection: Connection, name: str) -> None:
+    """Give a lane back its exchange, however far we had come with it."""
+    with closing(connection.channel()) as channel, suppress(PreconditionFailed):  # somebody has made it again
+        channel.exchange_declare(name, "direct", durable=False, auto_delete=False)  # as a deletion leaves it
+        channel.exchange_delete(name)
+    if counts(connection, [name]):
+        _join(connection, name)
+
+
+def _join(connection: Connection, name: str) -> None:
+    """The exchange of a lane whose queue stands."""
+    exchange = ExchangeSpec(name=name, kind="fanout")
+    declare(connection, Topology(exchanges=(exchange,), bindings=(BindingSpec(exchange=name, queue=name),)))
 
 
 class _Watch:
@@ -85,13 +113,13 @@ class _Watch:
         self._tag = self._channel.basic_consume(lane.name, callback=self.arrived.append, on_cancel=lambda _tag: None)
 
     def keep(self) -> None:
-        give_back(self._channel, self._tag)
+        self._give_back()
         self._restore()
 
     def end(self) -> str:
         """Delete the queue unless it is in use; why it stays, or an empty text."""
         others = counts(self._connection, [self.lane.name])[self.lane.name].consumers - 1
-        give_back(self._channel, self._tag)
+        self._give_back()
         reason = _LOOKED_INTO if others > 0 else _HOLDS if self.arrived else self._delete_queue()
         if reason:
             self._restore()
@@ -99,11 +127,13 @@ class _Watch:
             self._channel.close()
         return reason
 
+    def _give_back(self) -> None:
+        self._channel.basic_cancel(self._tag)
+        give_back(self._channel, [message.delivery_tag for message in self.arrived])
+
     def _restore(self) -> None:
         self._channel.close()
-        name = self.lane.name  # the queue still stands
-        exchange = ExchangeSpec(name=name, kind="fanout")
-        declare(self._connection, Topology(exchanges=(exchange,), bindings=(BindingSpec(exchange=name, queue=name),)))
+        _join(self._connection, self.lane.name)
 
     def _delete_queue(self) -> str:
         """Only if the exchange was away all the time: then nothing can be on its way.

@@ -6,13 +6,14 @@ import time
 from collections import deque
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from amqp import spec
 from amqp.exceptions import AccessRefused, AMQPError, NotFound
 
-from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.broker.reader import Reader, message_of
 from celery_dlx_retry.errors import CannotLook, Forbidden, Missing
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
+    from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.settings import QueueType
 
-# The broker sends what there is without pause. The long patience is for what it has counted, and may have expired
-# since; the short one for what it has not, because its count lags behind.
 _PATIENCE_SECONDS = 1.0
-_SHORT_PATIENCE_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _LARGEST_PREFETCH = 65_535
+# A quorum queue's count lags behind.
 _UNCOUNTED = 100
 
 
@@ -74,44 +75,63 @@ def looking(
 
     A classic queue takes each back to its place. A quorum queue puts it behind all that were given back before: so
     there we take everything, whatever the limit, and only if nobody else does, and the order is what it was
-    (test_a_look_changes_neither_order_nor_due_time).
+    (test_looks_at_many_leave_order_and_due_times).
     """
-    with closing(connection.channel()) as channel:
-        channel.auto_decode = False
+    look = _quorum(connection, queue) if kind == "quorum" else _classic(connection, queue, limit)
+    with look as messages:
         try:
-            there = _alone(channel, queue) if kind == "quorum" else channel.queue_declare(queue, passive=True)
-        except NotFound as exc:
-            raise Missing(kind="queue", name=queue, cure="It is made when a worker starts.") from exc
-        counted = there.message_count
-        if kind == "classic":
-            most = counted if limit is None else min(limit, counted)
-            if not most:
-                yield iter(())
-                return
-        else:
-            most = min(2 * counted + _UNCOUNTED, _LARGEST_PREFETCH)
-        arrived: deque[Any] = deque()
-        channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
-        tag = channel.basic_consume(queue, callback=arrived.append)
-        messages = _deliveries(connection, arrived, counted=counted, most=most)
-        try:
-            yield (_one(channel, raw) for raw in islice(messages, limit))
+            yield islice(messages, limit)
         except (KeyboardInterrupt, AMQPError, OSError):
             # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
             # the broker takes back what is not acknowledged.
             connection.collect()
             raise
+
+
+@contextmanager
+def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[Seen]]:
+    with closing(connection.channel()) as channel, _there(queue):
+        counted = _alone(channel, queue).message_count
+    reader = Reader(connection, queue)
+    messages = reader.messages(2 * counted + _UNCOUNTED)
+    try:
+        yield (_one(raw, reader.acknowledge_last) for raw in messages)
+    finally:
+        if reader.is_open:
+            deque(messages, maxlen=0)
+            reader.give_back(counted=True)
+
+
+@contextmanager
+def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[Iterator[Seen]]:
+    with closing(connection.channel()) as channel:
+        channel.auto_decode = False
+        with _there(queue):
+            counted = channel.queue_declare(queue, passive=True).message_count
+        most = counted if limit is None else min(limit, counted)
+        if not most:
+            yield iter(())
+            return
+        arrived: deque[Any] = deque()
+        channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
+        tag = channel.basic_consume(queue, callback=arrived.append)
+        try:
+            yield (
+                _one(raw, partial(channel.basic_ack, raw.delivery_tag))
+                for raw in _deliveries(connection, arrived, most=most)
+            )
         finally:
             if channel.connection is not None:
-                if kind == "quorum":
-                    deque(messages, maxlen=0)
-                give_back(channel, tag)
+                channel.basic_cancel(tag)  # or we would get it all again
+                channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
 
 
-def give_back(channel: Any, tag: str) -> None:
-    """Return politely what this consumer holds: to close its channel counts as a failed delivery on quorum queues."""
-    channel.basic_cancel(tag)  # or we would get it all again
-    channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+@contextmanager
+def _there(queue: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFound as exc:
+        raise Missing(kind="queue", name=queue, cure="It is made when a worker starts.") from exc
 
 
 def _alone(channel: Any, queue: str) -> Any:
@@ -120,35 +140,25 @@ def _alone(channel: Any, queue: str) -> Any:
     while (there := channel.queue_declare(queue, passive=True)).consumer_count:
         if time.monotonic() > deadline:
             raise CannotLook(queue=queue, problem="somebody else does; try again in a moment")
-        time.sleep(_SHORT_PATIENCE_SECONDS)  # noqa: TID251 - the broker does not call back
-    if there.message_count > _LARGEST_PREFETCH:
-        raise CannotLook(queue=queue, problem=f"it holds {there.message_count} messages, {_LARGEST_PREFETCH} at most")
+        time.sleep(_POLL_SECONDS)  # noqa: TID251 - the broker does not call back
     return there
 
 
-def _deliveries(connection: Connection, arrived: deque[Any], *, counted: int, most: int) -> Iterator[Any]:
-    """What arrives, until nothing does, and no more than that: others may go on putting in."""
-    received = 0
-    while received < most:
+def _deliveries(connection: Connection, arrived: deque[Any], *, most: int) -> Iterator[Any]:
+    """What arrives, until nothing does: what the broker has counted may have expired since."""
+    for _ in range(most):
         while not arrived:
             try:
-                connection.drain_events(timeout=_PATIENCE_SECONDS if received < counted else _SHORT_PATIENCE_SECONDS)
+                connection.drain_events(timeout=_PATIENCE_SECONDS)
             except TimeoutError:  # noqa: PERF203 - how drain_events says "nothing more"
                 return
-        received += 1
         yield arrived.popleft()
 
 
-def _one(channel: Any, raw: Any) -> Seen:
+def _one(raw: Any, acknowledge: Callable[[], None]) -> Seen:
     return Seen(
-        message=Message(
-            body=raw.body,
-            content_type=raw.properties.get("content_type"),
-            content_encoding=raw.properties.get("content_encoding"),
-            headers=raw.properties.get("application_headers") or {},
-            properties=raw.properties,
-        ),
+        message=message_of(raw),
         exchange=raw.delivery_info["exchange"],
         routing_key=raw.delivery_info["routing_key"],
-        acknowledge=lambda: channel.basic_ack(raw.delivery_tag),
+        acknowledge=acknowledge,
     )

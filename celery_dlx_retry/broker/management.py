@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.topology import BindingSpec
-from celery_dlx_retry.errors import NoManagement
+from celery_dlx_retry.errors import BadManagementURL, NoManagement
 
 if TYPE_CHECKING:
     from kombu.connection import Connection
@@ -85,7 +86,7 @@ class Management:
             with exc:
                 problem = f"the user {self.user!r} may not use it" if exc.code in _REFUSED else f"it answers {exc.code}"
             raise NoManagement(url=self.url, problem=problem) from exc
-        except (OSError, ValueError) as exc:  # nobody there, no HTTP, no JSON
+        except (OSError, ValueError, HTTPException) as exc:  # nobody there, no JSON, no HTTP
             raise NoManagement(url=self.url, problem=str(getattr(exc, "reason", exc))) from exc
 
 
@@ -104,10 +105,8 @@ def management_of(connection: Connection, url: str | None) -> Management:
         host = connection.hostname or "localhost"
         url = f"{scheme}://{_bracketed(host)}:{port}"
         return Management(url=url, user=user, password=password, vhost=vhost, tls=tls)
-    parts = urlsplit(url)
+    parts = _sound(url)
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise NoManagement(url=shown, problem="it is no http:// or https:// URL")
     if parts.username:
         user, password = unquote(parts.username), unquote(parts.password or "")
     return Management(url=shown, user=user, password=password, vhost=vhost, tls=tls)
@@ -121,6 +120,18 @@ def _tls(options: dict[str, Any]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _sound(url: str) -> SplitResult:
+    """Its parts. Of one that is not sound nothing is shown: any part of it may be one of the password."""
+    try:
+        parts = urlsplit(url)
+        is_sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        is_sound = False
+    if not is_sound or "@" in parts.path or parts.query or parts.fragment or not url.isprintable() or " " in url:
+        raise BadManagementURL
+    return parts
 
 
 def _plain(value: Any) -> str | int | bool:

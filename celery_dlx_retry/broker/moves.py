@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.deadletters import PAGE, reading
+from celery_dlx_retry.broker.deadletters import reading
+from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.core.headers import for_replay, with_record
 from celery_dlx_retry.errors import LetterError, Unroutable
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.settings import QueueType
     from celery_dlx_retry.core.topology import Lane, Names, WorkQueue
 
-# A quorum queue has to be taken out as a whole to see its first message; more than this would be held up for long.
+# A quorum queue has to be taken out as a whole to see its first message, and a rung to see who is due first; more than
+# this would be held up for long.
 _CHEAP = 1_000
 
 
@@ -76,7 +77,7 @@ def states(  # noqa: PLR0913 - whose, which, and what tells
         oldest_ms = next_ms = None
         if role == "work":
             oldest_ms = _seconds_as_ms(told.get(name, {}).get("head_message_timestamp"))
-        elif kind is not None and name in found and _is_cheap(found[name], kind):
+        elif kind is not None and name in found and _is_cheap(found[name], kind, by_lane.get(name)):
             with suppress(CannotLook):
                 oldest_ms, next_ms = _first(connection, name, kind, by_lane.get(name))
         yield QueueState(
@@ -92,8 +93,9 @@ def states(  # noqa: PLR0913 - whose, which, and what tells
         )
 
 
-def _is_cheap(there: Counts, kind: QueueType) -> bool:
-    return there.ready > 0 and (kind == "classic" or there.ready <= _CHEAP)
+def _is_cheap(there: Counts, kind: QueueType, lane: Lane | None) -> bool:
+    is_whole = kind == "quorum" or (lane is not None and lane.is_rung)
+    return there.ready > 0 and (not is_whole or there.ready <= _CHEAP)
 
 
 def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None) -> tuple[int | None, int | None]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
+from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import looking
@@ -12,7 +15,7 @@ from celery_dlx_retry.core.units import is_count
 from celery_dlx_retry.errors import Unroutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from kombu.connection import Connection
 
@@ -45,21 +48,28 @@ def waiting(
     connection: Connection, lane: Lane, *, limit: int | None = None, wanted: Callable[[WaitingTask], bool] | None = None
 ) -> Iterator[WaitingTask]:
     """Who waits in a lane, the next one first; at most ``limit`` of those that are wanted."""
-    # Without a filter the first ones are enough, and nothing else is held up.
-    with looking(connection, lane.name, kind=lane.kind, limit=limit if wanted is None else None) as messages:
-        count = 0
-        for seen in messages:
-            task = waiting_task(seen, lane)
-            if wanted is None or wanted(task):
-                yield task
-                count += 1
-                if count == limit:
-                    return
+    # The first ones of a lane are enough, and nothing else is held up. Not with a filter, nor on a rung, where one that
+    # came later may be due before.
+    first = limit if wanted is None and not lane.is_rung else None
+    with looking(connection, lane.name, kind=lane.kind, limit=first) as messages:
+        tasks = (waiting_task(seen, lane) for seen in messages)
+        found = (task for task in tasks if wanted is None or wanted(task))
+        if not lane.is_rung:
+            yield from islice(found, limit)
+        elif limit is None:
+            yield from sorted(found, key=due)
+        else:
+            yield from nsmallest(limit, found, key=due)
+
+
+def due(task: WaitingTask) -> float:
+    """To sort by: what nobody knows comes last."""
+    return inf if task.due_ms is None else task.due_ms
 
 
 def take(
     connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Seen, WaitingTask], None]
-) -> Iterator[tuple[WaitingTask, Unroutable | None]]:
+) -> Generator[tuple[WaitingTask, Unroutable | None], None, None]:
     """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
 
     ``hand_over`` returns when the broker has the message in its new place. Published, confirmed, acknowledged: whoever

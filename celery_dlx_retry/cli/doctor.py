@@ -14,7 +14,14 @@ import click
 from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table
-from celery_dlx_retry.cli.target import is_rabbitmq, management_option, queues_option, targeting, transport_of
+from celery_dlx_retry.cli.target import (
+    insist_on_sound_url,
+    is_rabbitmq,
+    management_option,
+    queues_option,
+    targeting,
+    transport_of,
+)
 from celery_dlx_retry.core.backoff import as_policy
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
@@ -41,6 +48,7 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
     """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all that is found is information."""
     app = ctx.obj.app
     app.loader.import_default_modules()
+    insist_on_sound_url(app)
     if is_rabbitmq(app):
         with targeting(ctx, queue_names, management_url) as target:
             facts = _facts(target)

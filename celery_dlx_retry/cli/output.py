@@ -112,6 +112,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def seconds(delay_ms: int) -> str:
+    """``0.5``, ``26843545.6``: every digit that there is, and no exponent."""
+    whole, rest = divmod(delay_ms, 1000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
+
+
 def time_of(at_ms: int) -> str:
     """A moment, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at_ms else "?"

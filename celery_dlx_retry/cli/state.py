@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import Lane
 
 _COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
+_NAMES = ("queue",)
 # Without the HTTP API lanes are found by asking for each possible one: not every second.
 _LANES_SECONDS = 60.0
 
@@ -40,8 +41,11 @@ def status(
         for state in shown:
             json_line(asdict(state))
     else:
-        table(_COLUMNS, _rows(shown))
+        table(_COLUMNS, _rows(shown), whole=_NAMES)
         click.echo(_summary(found))
+    looked_into = [state.queue for state in found if state.role == "wait" and state.consumers]
+    if looked_into:
+        note(f"somebody looks into {', '.join(looked_into)}: what is held meanwhile is not counted.")
     if not target.management:
         unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
         note(f"unacked messages and rates are not known{unknown}. {target.no_management}")
@@ -82,10 +86,10 @@ def watch(  # noqa: PLR0913 - one per option
                 for state in shown:
                     json_line({**asdict(state), "at_ms": _now_ms()})
             elif live is None:
-                table(_COLUMNS, _rows(shown))
+                table(_COLUMNS, _rows(shown), whole=_NAMES)
                 click.echo(_summary(found))
             else:
-                live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found)), refresh=True)
+                live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
 
         try:
             while True:
@@ -128,8 +132,11 @@ def _states(target: Target, lanes: list[Lane], *, only_named: bool) -> list[Queu
 
 
 def _shown(found: list[QueueState], *, everything: bool) -> list[QueueState]:
-    """The same in the table and in JSON: of lanes only those in which something waits, unless all are asked for."""
-    return [state for state in found if everything or state.role != "wait" or state.ready]
+    """The same in the table and in JSON: of lanes only those in which something waits, unless all are asked for.
+
+    Something may also wait in one that looks empty, while somebody looks into it.
+    """
+    return [it for it in found if everything or it.role != "wait" or it.ready or it.unacked or it.consumers]
 
 
 def _rows(shown: list[QueueState]) -> list[tuple[object, ...]]:
@@ -152,14 +159,15 @@ def _rows(shown: list[QueueState]) -> list[tuple[object, ...]]:
 def _summary(found: list[QueueState]) -> str:
     totals = {role: sum(it.ready for it in found if it.role == role) for role in ("work", "wait", "dead", "orphans")}
     due = min((state.next_ms for state in found if state.next_ms is not None), default=None)
-    lanes = sum(1 for state in found if state.role == "wait" and state.ready)
+    lanes = [state for state in found if state.role == "wait" and state.ready]
     text = (
-        f"{totals['work']} to work, {totals['wait']} waiting in {counted(lanes, 'lane')}, {totals['dead']} dead, "
+        f"{totals['work']} to work, {totals['wait']} waiting in {counted(len(lanes), 'lane')}, {totals['dead']} dead, "
         f"{counted(totals['orphans'], 'orphan')}"
     )
     if due is None:
         return text
-    return f"{text}; next wake-up {time_of(due)} UTC, in {max(0, due - _now_ms()) / 1000:.0f} s"
+    known = "" if all(state.next_ms is not None for state in lanes) else "known "
+    return f"{text}; next {known}wake-up {time_of(due)} UTC, in {max(0, due - _now_ms()) / 1000:.0f} s"
 
 
 def _rate(value: float | None) -> str:

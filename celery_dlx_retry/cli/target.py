@@ -53,6 +53,10 @@ ladder_option = click.option(
 )
 
 
+# What URLs of RabbitMQ begin with; a connection that can be made has the name of a library instead.
+_AMQP = {"amqp", "amqps", "pyamqp"}
+
+
 class Target:
     """Made once per command, with an open connection."""
 
@@ -155,10 +159,20 @@ def queues_of(app: Any, queue_names: str | None) -> list[Queue]:
 
 def insist_on_rabbitmq(app: Any) -> None:
     """One sentence, if there is nothing that we could show."""
+    insist_on_sound_url(app)
     if not is_rabbitmq(app):
         raise click.UsageError(
             f"The broker is not RabbitMQ, its transport is {transport_of(app)!r}: there are no lanes and no dead "
             "letters to see. Give the URL of a RabbitMQ: broker_url, or celery -b amqp://…"
+        )
+
+
+def insist_on_sound_url(app: Any) -> None:
+    """One sentence, if the broker's URL cannot be read. Nothing of it is told: any part may be one of the password."""
+    if transport_of(app) in _AMQP:
+        raise click.UsageError(
+            "The broker's URL is no amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password write %2F for /, %3F for ?, "
+            "%23 for #, %40 for @."
         )
 
 

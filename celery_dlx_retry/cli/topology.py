@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_dlx_retry.cli.target import Target
-    from celery_dlx_retry.core.topology import Topology
+    from celery_dlx_retry.core.topology import Lane, Topology
 
 _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     "mermaid": lambda topology, _vhost: plans.mermaid(topology),
@@ -115,12 +115,17 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
     with targeting(ctx, queue_names, None) as target:
         target.insist_on_what_is_needed()
         changes_something()
-        for queue in target.queues:
-            make_sure(target.connection, queue)
-        topology = target.plan(ladder=ladder)
-        make_stand(target.connection, topology)
-    facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
-    audit("declare", prefix=target.names.prefix, **facts)
+        facts: dict[str, Any] = {}
+        outcome = {"outcome": "interrupted"}
+        try:
+            for queue in target.queues:
+                make_sure(target.connection, queue)
+            topology = target.plan(ladder=ladder)
+            facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
+            make_stand(target.connection, topology)
+            outcome = {}
+        finally:
+            audit("declare", prefix=target.names.prefix, **facts, **outcome)
     if as_json:
         json_line({"prefix": target.names.prefix, **facts})
     else:
@@ -200,14 +205,19 @@ def prune(  # noqa: PLR0913 - one per option
         lanes = [it for it in target.lanes() if it.stays and not it.is_rung and it.name not in announced]
         depths = counts(target.connection, [lane.name for lane in lanes])
         empty = [lane for lane in lanes if lane.name in depths and not depths[lane.name].ready]
-        if dry_run or not empty:
+        outcome: list[tuple[Lane, str]] = []
+        if dry_run:
             outcome = [(lane, "") for lane in empty]
         else:
-            if not yes:
+            if empty and not yes:
                 what = counted(len(empty), "empty lane")
                 click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
             changes_something()
-            outcome = list(prune_lanes(target.connection, empty))
+            try:
+                outcome.extend(prune_lanes(target.connection, empty))
+            finally:
+                deleted = sum(1 for _, reason in outcome if not reason)
+                audit("prune", prefix=target.names.prefix, deleted=deleted, kept=len(lanes) - deleted)
     gone = [lane for lane, reason in outcome if not reason]
     if as_json:
         for lane, reason in outcome:
@@ -217,8 +227,6 @@ def prune(  # noqa: PLR0913 - one per option
         table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
         kept = f"{counted(len(lanes) - len(gone), 'lane')} kept, in which something waits or which somebody uses"
         click.echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
-    if not dry_run:
-        audit("prune", prefix=target.names.prefix, deleted=len(gone), kept=len(lanes) - len(gone))
 
 
 def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -10,16 +11,26 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.broker.waiting import take
+from celery_dlx_retry.broker.waiting import due, take
 from celery_dlx_retry.broker.waiting import waiting as who_waits
 from celery_dlx_retry.cli.audit import audit, who
 from celery_dlx_retry.cli.ends import changes_something
-from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, progress, table, time_of, yes_option
+from celery_dlx_retry.cli.output import (
+    counted,
+    json_line,
+    json_option,
+    printable,
+    progress,
+    seconds,
+    table,
+    time_of,
+    yes_option,
+)
 from celery_dlx_retry.cli.target import management_option, not_there, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.errors import Unroutable
+from celery_dlx_retry.errors import CannotLook, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +71,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
     """Show which tasks wait, for which work queue, until when; the next one first. They keep their time."""
     found: list[WaitingTask] = []
     with targeting(ctx, None, management_url) as target:
-        lanes, total = _filled(target)
+        lanes, total, problems = _filled(target)
         with progress("Looking into lanes", total) as step:
 
             def wanted(it: WaitingTask) -> bool:
@@ -68,9 +79,12 @@ def list_waiting(  # noqa: PLR0913 - one per option
                 return fnmatchcase(it.task, task or "*") and fnmatchcase(it.queue, queue or "*")
 
             for lane in lanes:
-                found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
+                try:
+                    found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
+                except CannotLook as problem:  # noqa: PERF203 - the others can be looked into
+                    problems.append(str(problem))
         is_unknown = bool(queue) and not found and _is_unknown(target, queue or "")
-    found.sort(key=lambda it: it.due_ms or 0)
+    found.sort(key=due)
     shown = found[:limit]
     if as_json:
         for each in shown:
@@ -78,7 +92,8 @@ def list_waiting(  # noqa: PLR0913 - one per option
     else:
         table(("due", "task", "id", "queue", "retry", "waits", "last error"), map(_row, shown), whole=("id",))
         click.echo(f"{total} waiting, {len(shown)} shown")
-    if is_unknown and not_there([queue or ""]):
+    _tell(problems)
+    if (is_unknown and not_there([queue or ""])) or problems:
         ctx.exit(1)
 
 
@@ -98,8 +113,11 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
                 message = seen.message.with_headers({**seen.message.headers, "eta": None})
                 producer.publish_message(message, exchange="", routing_key=task.queue)
 
-        moved = _take(target, task_ids, to_work_queue, done="runs", as_json=as_json)
-    audit("waiting run", asked=len(task_ids), moved=len(moved))
+        moved: list[str] = []
+        try:
+            _take(target, task_ids, moved, to_work_queue, done="runs", as_json=as_json)
+        finally:
+            audit("waiting run", asked=len(task_ids), moved=len(moved))
     _complain(ctx, task_ids, moved)
 
 
@@ -127,8 +145,11 @@ def cancel(
             queue = WorkQueue(name=task.queue, family=alias or task.queue)
             target.runtime.publish_dead(seen.message, queue, _record(task, queue))
 
-        moved = _take(target, task_ids, to_dead_letters, done="cancelled", as_json=as_json)
-    audit("waiting cancel", asked=len(task_ids), moved=len(moved))
+        moved: list[str] = []
+        try:
+            _take(target, task_ids, moved, to_dead_letters, done="cancelled", as_json=as_json)
+        finally:
+            audit("waiting cancel", asked=len(task_ids), moved=len(moved))
     _complain(ctx, task_ids, moved)
 
 
@@ -139,42 +160,68 @@ def _is_unknown(target: Target, pattern: str) -> bool:
 
 
 def _row(task: WaitingTask) -> tuple[object, ...]:
-    due = task.due_ms and time_of(task.due_ms)
+    at = task.due_ms and time_of(task.due_ms)
     why = ": ".join(filter(None, (_PARKED if task.parked else "", task.error)))
-    return due, task.task, task.task_id, task.queue, task.retry, f"{task.delay_ms / 1000:g} s", why
+    return at, task.task, task.task_id, task.queue, task.retry, f"{seconds(task.delay_ms)} s", why
 
 
-def _filled(target: Target) -> tuple[list[Lane], int]:
-    """Lanes in which something waits, and how many in all."""
+def _filled(target: Target) -> tuple[list[Lane], int, list[str]]:
+    """Lanes in which something waits, how many in all, and those of which somebody else may hold a part."""
     lanes = target.lanes()
     depths = counts(target.connection, [lane.name for lane in lanes])
-    filled = [lane for lane in lanes if lane.name in depths and depths[lane.name].ready]
-    return filled, sum(depths[lane.name].ready for lane in filled)
+    # A quorum lane that somebody looks into looks empty; we say so when we have waited for a moment.
+    filled = [
+        it
+        for it in lanes
+        if it.name in depths and (depths[it.name].ready or (depths[it.name].consumers and it.kind == "quorum"))
+    ]
+    held = [
+        f"Somebody looks into {it.name!r}: what is held meanwhile is not seen."
+        for it in lanes
+        if it.name in depths and depths[it.name].consumers and it.kind == "classic"
+    ]
+    return filled, sum(depths[lane.name].ready for lane in filled), held
 
 
-def _take(
+def _take(  # noqa: PLR0913 - which, where to, how told
     target: Target,
     task_ids: tuple[str, ...],
+    moved: list[str],
     hand_over: Callable[[Seen, WaitingTask], None],
     *,
     done: str,
     as_json: bool,
-) -> list[str]:
-    moved = []
+) -> None:
+    """Tells of each, and adds it to ``moved`` once it is."""
     left = set(task_ids)
     changes_something()
-    for lane in _filled(target)[0]:
+    lanes, _, problems = _filled(target)
+    for lane in lanes:
         if not left:
             break
-        for task, problem in take(target.connection, lane, left, hand_over=hand_over):
-            if as_json:
-                json_line({**asdict(task), "result": "kept" if problem else done, "problem": str(problem or "")})
-            else:
-                result = f"keeps waiting: {problem}" if problem else done
-                click.echo(printable(f"{task.task_id} {task.task} {result}"))
-            if not problem:
-                moved.append(task.task_id)
-    return moved
+        try:
+            with closing(take(target.connection, lane, left, hand_over=hand_over)) as taken:
+                for task, problem in taken:
+                    if not problem:
+                        moved.append(task.task_id)
+                    _say(task, problem, done=done, as_json=as_json)
+        except CannotLook as problem:
+            problems.append(str(problem))
+    if left:
+        _tell(problems)
+
+
+def _say(task: WaitingTask, problem: Unroutable | None, *, done: str, as_json: bool) -> None:
+    if as_json:
+        json_line({**asdict(task), "result": "kept" if problem else done, "problem": str(problem or "")})
+    else:
+        result = f"keeps waiting: {problem}" if problem else done
+        click.echo(printable(f"{task.task_id} {task.task} {result}"))
+
+
+def _tell(problems: list[str]) -> None:
+    for problem in problems:
+        click.echo(problem, err=True)
 
 
 def _complain(ctx: click.Context, task_ids: tuple[str, ...], moved: list[str]) -> None:

@@ -11,6 +11,9 @@ from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import Seconds, is_count, to_ms
 from celery_dlx_retry.errors import InvalidPolicy
 
+# Of an interval.
+_PARTS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
@@ -18,7 +21,8 @@ class Breaker:
 
     - ``after``: so many failures in a row open it.
     - ``probe_every``: open, it lets one through in this time, and parks the others for as long. Once one has
-      succeeded, it lets 2 through in this time, then 4, 8 and so on, until it holds nobody back.
+      succeeded, it lets 2 through in this time, then 4, 8 and so on, until it holds nobody back; a quarter of them in
+      each quarter of the time.
     """
 
     after: int = 5
@@ -82,7 +86,7 @@ class Circuit:
         circuit = self._at(now_ms)
         if circuit.quota is None:
             return circuit, True
-        if circuit.started < circuit.quota:
+        if circuit.started < _so_far(circuit.quota, now_ms - circuit.since_ms, circuit.breaker.interval_ms):
             return replace(circuit, started=circuit.started + 1), True
         return replace(circuit, parked=circuit.parked + 1), False
 
@@ -118,3 +122,13 @@ class Circuit:
 
     def _interval(self, quota: int, now_ms: int) -> Circuit:
         return Circuit(breaker=self.breaker, quota=quota, since_ms=now_ms)
+
+
+def _so_far(quota: int, elapsed_ms: int, interval_ms: int) -> int:
+    """How many of a quota may have started by now: all at once would be a burst on what is just back.
+
+    In few parts, because messages that were parked together come back together: if only as many could run as the very
+    moment allows, it would not be seen for long that all is well again.
+    """
+    part = min(_PARTS, 1 + _PARTS * elapsed_ms // interval_ms)
+    return -(-quota * part // _PARTS)

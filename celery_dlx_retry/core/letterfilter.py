@@ -32,6 +32,16 @@ class LetterFilter:
         """Whether it lets everything through."""
         return all(getattr(self, field.name) == field.default for field in fields(self))
 
+    @property
+    def told(self) -> str:
+        """Which filters, for a log: how many ids, and never the text, which may be an argument's."""
+        parts = [f"ids:{len(self.ids)}"] if self.ids else []
+        for name in ("tasks", "reasons", "exceptions", "groups"):
+            parts += [f"{name}:{'|'.join(values)}"] if (values := getattr(self, name)) else []
+        for name, value in (("text", self.text), ("older", self.died_before_ms), ("newer", self.died_after_ms)):
+            parts += [name] if value else []
+        return ",".join(parts) or "all"
+
     def __call__(self, letter: DeadMessage) -> bool:
         """Whether this one is meant."""
         record = letter.record

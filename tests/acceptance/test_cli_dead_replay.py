@@ -29,11 +29,14 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(desk):
     missed = desk.dlx("replay", "b", "missing", "--dry-run", code=1)
 
     assert planned.stdout.splitlines() == [f"would replay a to {desk.work['classic']}", "1 would be replayed"]
-    assert "1 belong to a chord: one that has counted their failure does not take it back." in planned.stderr
-    assert "1 have error links, which are called again if they fail again." in planned.stderr
+    assert planned.stderr.splitlines() == [
+        "In a chord: 1. One that has counted a failure does not take it back.",
+        "With error links: 1. They are called again after another failure.",
+        "With a result: 1. What is stored stays until the task ends again, and then says how.",
+    ]
     assert "audit" not in planned.stderr
     assert missed.stdout.splitlines()[-1] == "1 would be replayed"
-    assert missed.stderr == "Not found: task id missing.\n"
+    assert missed.stderr.splitlines()[-1] == "Not found: task id missing."
     desk.lying(2)
 
 
@@ -69,7 +72,7 @@ def test_whoever_says_nothing_is_told_what_to_say_and_who_says_no_is_heard(desk)
     found = desk.shell("replay", "a", "missing", "--yes", code=1)
 
     assert "Give task ids, filters, or --all." in aimless.stderr
-    assert f"Replay 1 dead letter (1 in {desk.dead_queue('classic')})?" in refused.stdout
+    assert f"Replay 1 dead letter (1 in {desk.dead_queue('classic')})?" in refused.stderr
     assert "'fast' is not a rate: 50/s, 600/m or 100/h." in no_rate.stderr
     assert found.stdout.splitlines() == [f"replayed a to {desk.work['classic']}", "1 replayed"]
     assert "\nNot found: task id missing.\n" in found.stderr
@@ -104,6 +107,45 @@ def test_a_replay_that_reads_its_queues_many_times_moves_each_letter_once(desk, 
     assert done.stdout.splitlines()[-1] == "4 replayed"
     desk.lying(8)
     assert sorted(letter.replays for letter in desk.letters("classic")) == [0, 0, 1, 1, 1, 1]
+
+
+def test_letters_without_a_task_id_are_moved_each_once_too(desk, monkeypatch):
+    monkeypatch.setattr(replay_run, "_PASS_SECONDS", 0.0)
+    for text in ("a", "a", "b"):
+        desk.bury("", args=[text])
+    desk.lying(3)
+
+    done = desk.dlx("replay", "--all", "--to-queue", desk.dead_queue("quorum"), "--yes")
+
+    assert done.stdout.splitlines()[-1] == "3 replayed"
+    assert [letter.replays for letter in desk.letters("quorum")] == [1, 1, 1]
+
+
+def test_what_dies_while_somebody_reads_the_question_is_not_replayed(desk, monkeypatch):
+    desk.bury("old")
+    desk.lying(1)
+
+    def agreed(_text, **_):
+        desk.bury("new")
+        desk.lying(2)
+        return True
+
+    monkeypatch.setattr("click.confirm", agreed)
+    done = desk.dlx("replay", "--all")
+
+    assert done.stdout.splitlines()[-1] == "1 replayed"
+    assert "queues=all chosen=all" in done.stderr
+    assert taken(desk, "classic") == ["old"]
+    desk.lying(1)
+
+
+def test_whose_links_cannot_be_read_is_told_before_it_is_replayed(desk):
+    desk.bury("pickled", serializer="pickle")
+    desk.lying(1)
+
+    asked = desk.dlx("replay", "pickled", code=1, answer="n\n")
+
+    assert asked.stderr.index("Not readable here: 1.") < asked.stderr.index("Replay 1 dead letter")
 
 
 def test_ten_kills_in_the_middle_lose_nothing_and_double_one_each_at_most(desk):
@@ -213,6 +255,28 @@ def test_canaries_that_store_no_result_are_not_even_sent_and_silence_is_success_
     assert "2 of 2 canaries store no result (ignore_result)" in stopped.stderr
     assert "Nothing was moved" in stopped.stderr
     assert trusted.stdout.splitlines()[-1] == "4 replayed"
+
+
+def test_letters_without_a_task_id_are_no_canaries(desk):
+    for number in range(3):
+        desk.bury("", args=[number])
+    desk.lying(3)
+
+    only = desk.dlx("replay", "--all", "--canary", "1", "--yes", code=1)
+    desk.bury("a")
+    desk.lying(4)
+    desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "0", "--yes", code=1)
+
+    assert "Stopped: none of them has a task id" in only.stderr
+    assert taken(desk, "classic") == ["a"]
+    desk.lying(3)
+
+
+@pytest.mark.parametrize("words", [["--stop-on-fail", "2%"], ["--canary-wait", "5"], ["--silence-is-success"]])
+def test_what_is_about_canaries_needs_some(desk, words):
+    done = desk.dlx("replay", "--all", "--yes", *words, code=2)
+
+    assert f"{words[0]} is about canaries: give it with --canary." in done.stderr
 
 
 def test_a_canary_that_nobody_has_run_in_time_is_not_known(desk):

@@ -29,3 +29,10 @@ def test_an_id_is_never_broken_over_lines(monkeypatch, capsys, width):
         assert "\N{BOX DRAWINGS LIGHT VERTICAL}" in shown
     if width <= 80:
         assert f"id          {ID}\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "text"), [(0, "0"), (50, "0.05"), (1_000, "1"), (90_500, "90.5"), (26_843_545_600, "26843545.6")]
+)
+def test_a_time_has_no_exponent(delay_ms, text):
+    assert output.seconds(delay_ms) == text

@@ -15,6 +15,7 @@ from kombu.utils.url import url_to_parts
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.core.topology import WorkQueue, around
 from tests.acceptance.commandline import invoke
 from tests.worker.stage import stage
@@ -105,6 +106,25 @@ def test_who_waits_is_listed_and_filtered(project, dlx, waiting):
     assert waiting[0].id in dlx("waiting")
 
 
+def test_a_lane_that_somebody_looks_into_is_told_and_the_others_are_shown(project, dlx, waiting):
+    lane = project.grid_lane(WAIT_SECONDS * 1000)
+    kind = project.names.kind
+    with Connection(project.url) as connection, looking(connection, lane, kind=kind) as messages:
+        assert len(list(messages)) == 3
+
+        status = dlx("status")
+        listed = dlx("waiting", "list", code=1)
+        moved = dlx("waiting", "run", waiting[0].id, code=1)
+
+    assert f"\nwait\t{lane}\t0\t" in status
+    assert f"somebody looks into {lane}: what is held meanwhile is not counted." in status
+    assert "waiting, 0 shown\n" in listed
+    for told in (listed, moved):
+        assert "somebody else does; try again in a moment" in told if kind == "quorum" else "Somebody looks" in told
+    assert "audit waiting run by=" in moved
+    eventually(lambda: project.depth(lane) == 3)
+
+
 def test_one_runs_now_one_is_cancelled_and_the_third_keeps_its_time(project, dlx, waiting):
     runs, cancelled, stays, _ = waiting
     (before,) = [it for it in dlx.json("waiting", "list") if it["task_id"] == stays.id]
@@ -131,6 +151,32 @@ def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, 
     assert due <= listed[0]["due_ms"] / 1000 + 0.001 < due + 30
     dlx("waiting", "run", result.id)
 
+    assert result.get(timeout=20) == "now"
+
+
+def test_a_countdown_that_is_cancelled_was_never_tried(project, dlx, waiting):
+    assert waiting
+    result = project.app.send_task("project.succeed", countdown=WAIT_SECONDS)
+    eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == result.id])
+
+    dlx("waiting", "cancel", result.id, "--yes")
+
+    assert "  before its first attempt: Cancelled: while it waited, by " in dlx("dead", "show", result.id)
+
+
+def test_who_is_interrupted_has_still_said_what_was_done(project, dlx, waiting, monkeypatch):
+    assert waiting
+    result = project.app.send_task("project.succeed", ("now",), countdown=WAIT_SECONDS)
+    eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == result.id])
+
+    def ctrl_c(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("celery_dlx_retry.cli.waiting.json_line", ctrl_c)
+    told = dlx("waiting", "run", result.id, "--json", code=1)
+
+    assert "audit waiting run by=" in told
+    assert "asked=1 moved=1" in told
     assert result.get(timeout=20) == "now"
 
 
@@ -243,3 +289,35 @@ def test_an_api_that_was_named_and_is_not_there_is_an_error_without_its_password
     assert done.exit_code == 1
     assert "The management API at http://127.0.0.1:1 cannot be used" in done.output
     assert "geheim" not in done.output
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "shop:geheim@127.0.0.1",
+        "http://shop:ge/heim@127.0.0.1",
+        "http://shop:1/geheim@127.0.0.1",
+        "http://shop:ge#heim@127.0.0.1",
+        "http://shop:1?geheim@127.0.0.1",
+        "http://shop:geheim@[::1",
+        "http://127.0.0.1:geheim",
+        "http://shop:geheim@127.0.0.1/ heim",
+    ],
+)
+def test_of_an_api_url_that_is_not_sound_nothing_is_shown(broker, url):
+    done = invoke("-b", broker.url, "dlx", "status", "--management-url", url)
+
+    assert done.exit_code == 1
+    assert "Error: The URL of the management API is no http://" in done.output
+    assert "heim" not in done.output
+    assert "shop" not in done.output
+
+
+@pytest.mark.parametrize("words", ["status", "doctor", "dead list"])
+@pytest.mark.parametrize("url", ["amqp://shop:geheim@127.0.0.1:port//", "amqp://shop:ge/heim@127.0.0.1//"])
+def test_of_a_broker_url_that_is_not_sound_nothing_is_shown(url, words):
+    done = invoke("-b", url, "dlx", *words.split())
+
+    assert done.exit_code == 2
+    assert "Error: The broker's URL is no amqp://USER" in done.output
+    assert "heim" not in done.output

@@ -169,6 +169,18 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
     assert (project.depth(stray), project.depth(full), project.depth(project.lane(180_000))) == (None, 1, 0)
 
 
+@pytest.mark.parametrize(("words", "step"), [("declare", "make_stand"), ("prune --yes", "prune_lanes")])
+@pytest.mark.usefixtures("declared")
+def test_who_is_interrupted_has_still_said_what_was_done(dlx, monkeypatch, words, step):
+    def ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"celery_dlx_retry.cli.topology.{step}", ctrl_c)
+    told = dlx(*words.split(), code=1)
+
+    assert f"audit {words.split()[0]} by=" in told
+
+
 def test_the_doctor_finds_what_bites(project, broker, dlx):
     assert dlx
     found = alone(project, broker, "project_ill", code=1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -133,7 +135,7 @@ def test_the_dead_letters_in_the_readme_are_what_the_command_prints(broker, pref
         for letter in DEAD_LETTERS:
             connection.Producer().publish("", routing_key=f"{prefix}.dead", headers=letter)
 
-    printed = celery("-b", broker.url, "dlx", "dead", "list", "-q", prefix)
+    printed = on_a_terminal(sys.executable, "-m", "celery", "-b", broker.url, "dlx", "dead", "list", "-q", prefix)
 
     assert promised[0] == "$ celery -A example_project.shop dlx dead list"
     assert printed == promised[1]
@@ -312,6 +314,19 @@ def python(code, *, folder):
 
 def celery(*arguments, folder=None):
     return run(sys.executable, "-m", "celery", *arguments, folder=folder)
+
+
+def on_a_terminal(*command):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # Linux's word for a terminal that everybody has left
+            while found := os.read(ours, 65_536):
+                shown += found
+    os.close(ours)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n")
 
 
 def run(*command, folder):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from contextlib import suppress
 
 import pytest
 from amqp.exceptions import InternalError
-from support import eventually
+from support import eventually, put
 
 from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.lanes import prune, standing_lanes
@@ -110,6 +111,26 @@ def test_a_lane_that_is_made_again_meanwhile_stays(bench, kind, monkeypatch):
     assert [reason for _, reason in outcome] == ["in use again"]
     publisher.join()
     assert bench.depth(wanted.name) == 0
+
+
+def test_ctrl_c_leaves_every_lane_with_its_exchange(bench, kind, monkeypatch):
+    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 20.0)
+    lanes = [a_lane(bench, kind, delay_ms) for delay_ms in (60_000, 70_000)]
+
+    def interrupt():
+        eventually(lambda: not any(bench.has_exchange(it.name) for it in lanes))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    operator = threading.Thread(target=interrupt)
+    operator.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(prune(bench.connect(), lanes))
+    operator.join()
+
+    assert all(bench.has_exchange(it.name) for it in lanes)
+    for it in lanes:
+        put(bench.url, [1], exchange=it.name, routing_key="any")
+        eventually(lambda name=it.name: bench.depth(name) == 1)
 
 
 def test_who_may_not_configure_prunes_nothing(bench, limited_url):

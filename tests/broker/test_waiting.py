@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import pytest
 from amqp import Message as RawMessage
-from support import eventually
+from support import eventually, put
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.broker.waiting import take, waiting
@@ -54,7 +55,8 @@ class Road:
 
             def drained():
                 with suppress(TimeoutError):
-                    connection.drain_events(timeout=0.2)
+                    while len(back) < count:
+                        connection.drain_events(timeout=0.2)
                 return len(back) >= count
 
             channel.basic_consume(self.work.name, no_ack=True, callback=note)
@@ -109,6 +111,21 @@ def test_a_look_changes_neither_order_nor_due_time(road, bench):
     assert list(back) == ["a", "b", "c", "d"]
     assert min(back.values()) >= DELAY_MS
     assert max(back.values()) < DELAY_MS + LATE_MS
+
+
+def test_looks_at_many_leave_order_and_due_times(bench, kind):
+    road = Road(bench, kind, 3_000)
+    ids = [str(number) for number in range(150)]
+    road.sent = dict.fromkeys(ids, time.monotonic())
+    put(bench.url, ids, exchange=road.lane.name, routing_key=road.work.name)
+    for limit in (1, 2, None):
+        list(waiting(bench.connection, road.lane, limit=limit))
+
+    back = road.arrivals(150)
+
+    assert list(back) == ids
+    assert min(back.values()) >= road.delay_ms
+    assert max(back.values()) < road.delay_ms + LATE_MS
 
 
 def test_what_falls_due_while_it_is_looked_at_comes_back_as_soon_as_the_look_ends(bench, kind):
@@ -180,6 +197,17 @@ def test_a_filter_reads_past_those_that_it_does_not_want(road, bench):
     found = list(waiting(bench.connection, road.lane, limit=1, wanted=lambda task: task.task_id > "a"))
 
     assert [task.task_id for task in found] == ["b"]
+
+
+def test_on_a_rung_the_next_one_is_the_one_that_is_due_first(bench, kind):
+    road = Road(bench, kind, 60_000)
+    rung = replace(road.lane, is_rung=True)
+    for each, hour in (("a", 12), ("b", 10), ("unknown", None), ("c", 11)):
+        road.send(each, **({"eta": f"2040-01-01T{hour}:00:00+00:00"} if hour else {}))
+
+    assert [task.task_id for task in waiting(bench.connection, rung, limit=2)] == ["b", "c"]
+    assert [task.task_id for task in waiting(bench.connection, rung)] == ["b", "c", "a", "unknown"]
+    assert [task.task_id for task in waiting(bench.connection, road.lane)] == ["a", "b", "unknown", "c"]
 
 
 def test_two_who_look_into_a_classic_lane_at_once_do_no_harm(bench):

@@ -106,11 +106,27 @@ def test_after_a_success_the_flow_returns_doubling_until_nobody_is_held_back(ope
 
     runs = []
     for _ in range(7):
+        quarters = []
+        for _ in range(4):
+            quarters.append(opened.runs_of(5))
+            opened.wait(EVERY_MS // 4)
+        runs.append(quarters)
+
+    assert runs[:4] == [[1, 0, 1, 0], [1, 1, 1, 1], [2, 2, 2, 2], [4, 4, 4, 4]]
+    assert runs[4:] == [[5, 5, 5, 5]] * 3
+    assert opened.circuit == Circuit(breaker=BREAKER)
+
+
+def test_messages_that_come_back_together_return_too_two_intervals_later(opened):
+    opened.wait()
+    assert opened.run(SUCCESS)
+
+    runs = []
+    for _ in range(8):
         runs.append(opened.runs_of(20))
         opened.wait()
 
-    assert runs == [2, 4, 8, 16, 20, 20, 20]
-    assert opened.circuit == Circuit(breaker=BREAKER)
+    assert runs == [1, 1, 2, 4, 8, 16, 20, 20]
 
 
 def test_after_a_success_and_a_quiet_interval_it_is_closed(opened):
@@ -142,8 +158,10 @@ def test_the_flow_does_not_grow_while_nothing_is_heard_of_those_that_run(opened)
     assert opened.run(SUCCESS)
 
     for _ in range(3):
-        assert [opened.ask() for _ in range(4)] == [True, True, False, False]
-        opened.wait()
+        assert [opened.ask() for _ in range(4)] == [True, False, False, False]
+        opened.wait(EVERY_MS // 2)
+        assert [opened.ask() for _ in range(4)] == [True, False, False, False]
+        opened.wait(EVERY_MS // 2)
 
 
 def test_late_failures_of_what_ran_before_it_opened_do_not_put_off_the_probe(opened):

@@ -20,8 +20,6 @@ from celery_dlx_retry.broker.deadletters import browse, depth
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kombu.connection import Connection
 
     from celery_dlx_retry.core.deadletter import DeadMessage
@@ -49,6 +47,15 @@ def blindness(app: Any) -> str:
     return ""
 
 
+def stores_no_result(app: Any, letter: DeadMessage) -> bool:
+    """Whether the message or its task says ``ignore_result``."""
+    told = letter.message.headers.get("ignore_result")
+    if told is not None:
+        return bool(told)
+    task = app.tasks.get(letter.record.task)
+    return bool(app.conf.task_ignore_result if task is None else task.ignore_result)
+
+
 @dataclass(slots=True)
 class Canaries:
     """Those that were sent ahead, with what was known of each before."""
@@ -63,17 +70,15 @@ class Canaries:
     #: Those that will not store a result.
     mute: set[str] = field(default_factory=set)
 
-    def remember(self, letters: Iterable[DeadMessage]) -> None:
-        """Note how things are before these are replayed."""
-        names = runtime_of(self.app).names
-        for letter in letters:
-            task_id = letter.record.task_id
-            self._replays[task_id] = letter.replays
-            self._stored[task_id] = self._result(task_id)
-            self._queues.add(names.dead_letters(self.to_queue or letter.record.family))
-            self.outcomes[task_id] = UNKNOWN
-            if self._is_mute(letter):
-                self.mute.add(task_id)
+    def remember(self, letter: DeadMessage) -> None:
+        """Note how things are before it is replayed."""
+        task_id = letter.record.task_id
+        self._replays[task_id] = letter.replays
+        self._stored[task_id] = self._result(task_id)
+        self._queues.add(runtime_of(self.app).names.dead_letters(self.to_queue or letter.record.family))
+        self.outcomes[task_id] = UNKNOWN
+        if stores_no_result(self.app, letter):
+            self.mute.add(task_id)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -115,13 +120,6 @@ class Canaries:
                 self.outcomes[task_id] = SUCCEEDED
             elif result[0] in {"FAILURE", "REVOKED"}:
                 self.outcomes[task_id] = FAILED
-
-    def _is_mute(self, letter: DeadMessage) -> bool:
-        told = letter.message.headers.get("ignore_result")
-        if told is not None:
-            return bool(told)
-        task = self.app.tasks.get(letter.record.task)
-        return bool(self.app.conf.task_ignore_result if task is None else task.ignore_result)
 
     def _result(self, task_id: str) -> tuple[str, str] | None:
         if self._is_blind:

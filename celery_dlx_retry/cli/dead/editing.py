@@ -73,7 +73,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
                 _check(app, found, wanted)
             changed = edited(found.message, wanted, argsrepr=saferepr(wanted.args), kwargsrepr=saferepr(wanted.kwargs))
         if not yes:
-            click.confirm(f"Change {printable(task_id)} in {found.queue}?", abort=True)
+            click.confirm(f"Change {printable(task_id)} in {found.queue}?", abort=True, err=True)
         changes_something()
         count = _swap(app, found, changed)
     outcome = "restored" if undo else "edited"

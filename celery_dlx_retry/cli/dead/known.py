@@ -1,4 +1,4 @@
-"""The dead letters that lie in a queue already: a file in the background, so that their number costs no memory."""
+"""Dead letters that were seen before: a file in the background, so that their number costs no memory."""
 
 from __future__ import annotations
 

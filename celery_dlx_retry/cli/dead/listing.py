@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_dlx_retry.cli.dead.selection import selects
-from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, time_of
+from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, seconds, table, time_of
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.groups import grouped
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.groups import Group
 
 _IDS = ("group", "sample")
+_COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")
 _SORTS: dict[str, Callable[[DeadMessage], Any]] = {
     "died": lambda letter: letter.record.died_at_ms,
     "task": lambda letter: letter.record.task,
@@ -49,8 +51,11 @@ def list_dead(  # noqa: PLR0913 - one per option
             shown: Iterable[DeadMessage] = choose(limit, found, key=_SORTS[sort])
         else:
             shown = (letter for number, letter in enumerate(found, start=1) if number <= limit)
-        for letter in shown:
-            json_line(facts_of(letter)) if as_json else click.echo(_text(letter))
+        if sys.stdout.isatty() or as_json:
+            for letter in shown:
+                json_line(facts_of(letter)) if as_json else click.echo(_text(letter))
+        else:
+            table(_COLUMNS, map(_row, shown))
     if not as_json:
         more = f", {limit} shown" if counter.count > limit else ""
         click.echo(f"{counted(counter.count, 'dead letter')}{more}")
@@ -102,13 +107,29 @@ class _Counter:
 
 
 def _text(letter: DeadMessage) -> str:
-    record = letter.record
-    waits = " ".join(f"{failure.delay_ms / 1000:g}s" for failure in letter.history if failure.delay_ms is not None)
-    error = f"{record.error_type}: {record.error}".strip(": ").splitlines()
-    where = f"queue {record.queue or '-'}, worker {record.worker or '-'}, group {letter.fingerprint.group}"
+    """For who reads: what one line of a terminal would not hold."""
+    died, reason, task, task_id, error, attempts, waited, queue, worker, group = (it or "-" for it in _row(letter))
     lines = (
-        f"{time_of(record.died_at_ms)}  {record.reason!s:<12} {record.task} {record.task_id}",
-        f"    {error[0] if error else '-'}",
-        f"    attempts {record.attempts}, waited {waits or '-'}, {where}",
+        f"{died}  {reason!s:<12} {task} {task_id}",
+        f"    {error}",
+        f"    attempts {attempts}, waited {waited}, queue {queue}, worker {worker}, group {group}",
     )
     return "\n".join(printable(line) for line in lines)
+
+
+def _row(letter: DeadMessage) -> tuple[object, ...]:
+    record = letter.record
+    waits = " ".join(f"{seconds(it.delay_ms)}s" for it in letter.history if it.delay_ms is not None)
+    error = f"{record.error_type}: {record.error}".strip(": ").splitlines()
+    return (
+        time_of(record.died_at_ms),
+        record.reason,
+        record.task,
+        record.task_id,
+        error[0] if error else "",
+        str(record.attempts),
+        waits,
+        record.queue,
+        record.worker,
+        letter.fingerprint.group,
+    )

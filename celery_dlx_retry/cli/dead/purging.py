@@ -10,6 +10,7 @@ import click
 
 from celery_dlx_retry.broker.moves import discard
 from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import described, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import json_line, json_option, progress, yes_option
@@ -17,6 +18,7 @@ from celery_dlx_retry.cli.target import connection_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.cli.dead.selection import Selection
+    from celery_dlx_retry.core.deadletter import DeadMessage
 
 
 @click.command("purge")
@@ -31,18 +33,30 @@ def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, ye
     selection.only_known = True
     purged = 0
     missing = set(selection.chosen.ids)
-    with one_sentence(ctx.obj.app), connection_of(ctx.obj.app) as connection:
+    with (
+        one_sentence(ctx.obj.app),
+        connection_of(ctx.obj.app) as connection,
+        KnownLetters() as confirmed,
+    ):
         if not yes:
+            found: Counter[str] = Counter()
             with progress("reading", selection.total(connection)) as step:
-                found = Counter(letter.queue for letter in selection.letters(connection, step))
+                for letter in selection.letters(connection, step):
+                    found[letter.queue] += 1
+                    confirmed.add(letter)
             if found:
-                click.confirm(f"Delete {described(found)} for good?", abort=True)
+                click.confirm(f"Delete {described(found)} for good?", abort=True, err=True)
+
+        def wanted(letter: DeadMessage) -> bool:
+            """What has died since is none of those that somebody agreed to."""
+            return selection.wanted(letter) and (yes or confirmed.takes(letter))
+
         queues = selection.queues(connection)
         changes_something()
         try:
             with progress("deleting", sum(queues.values())) as step:
                 for queue in queues:
-                    with closing(discard(connection, queue, wanted=selection.wanted)) as discarded:
+                    with closing(discard(connection, queue, wanted=wanted)) as discarded:
                         for letter in discarded:
                             step()
                             purged += 1

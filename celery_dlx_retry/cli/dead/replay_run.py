@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.broker.deadletters import PAGE
 from celery_dlx_retry.broker.moves import replay
+from celery_dlx_retry.broker.reader import PAGE
+from celery_dlx_retry.cli.dead.canary import stores_no_result
 from celery_dlx_retry.cli.output import json_line, printable
 from celery_dlx_retry.core.payload import detached, payload_of
 from celery_dlx_retry.errors import Unreadable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
+    from celery_dlx_retry.cli.dead.known import KnownLetters
     from celery_dlx_retry.cli.dead.selection import Selection
     from celery_dlx_retry.core.amounts import Pace
     from celery_dlx_retry.core.deadletter import DeadMessage
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 _PASS_SECONDS = 600.0
 
 _EFFECTS = {
-    "chord": "{} belong to a chord: one that has counted their failure does not take it back.",
-    "callbacks": "{} have links, which are called when they succeed.",
-    "errbacks": "{} have error links, which are called again if they fail again.",
-    "chain": "{} are part of a chain, which goes on when they succeed.",
+    "chord": "In a chord: {}. One that has counted a failure does not take it back.",
+    "callbacks": "With links: {}. They are called after a success.",
+    "errbacks": "With error links: {}. They are called again after another failure.",
+    "chain": "In a chain: {}. It goes on after a success.",
+    "unknown": "Not readable here: {}. Whether there are links, a chain or a chord is not known.",
+    "result": "With a result: {}. What is stored stays until the task ends again, and then says how.",
 }
 
 
@@ -52,6 +56,8 @@ class ReplayRun:
         #: What this run has moved, in few bytes each: if it dies again meanwhile, it is not for this run.
         self._done: set[int] = set()
         self._only: frozenset[str] | None = None
+        #: Those that somebody has agreed to; None: all that are meant.
+        self.confirmed: KnownLetters | None = None
 
     def go(
         self,
@@ -71,6 +77,8 @@ class ReplayRun:
         self.missing.discard(letter.record.task_id)
         if self._detach:
             return
+        if self._selection.app.conf.result_backend and not stores_no_result(self._selection.app, letter):
+            self._links["result"] += 1
         try:
             self._links.update(payload_of(letter.message).links)
         except Unreadable:
@@ -104,11 +112,11 @@ class ReplayRun:
         until = time.monotonic() + _PASS_SECONDS
 
         def wanted(letter: DeadMessage) -> bool:
-            task_id = letter.record.task_id
             is_meant = (
                 self._selection.wanted(letter)
-                and (self._only is None or task_id in self._only)
-                and hash(task_id) not in before
+                and (self._only is None or letter.record.task_id in self._only)
+                and _mark(letter, letter.replays) not in before
+                and (self.confirmed is None or self.confirmed.takes(letter))
             )
             if is_meant:
                 self._keep_pace()
@@ -139,7 +147,7 @@ class ReplayRun:
         return PAGE if self._pace is None else max(1, min(PAGE, int(self._pace.per_second * 60)))
 
     def _count(self, letter: DeadMessage, problem: DLXError | None) -> None:
-        self._done.add(hash(letter.record.task_id))
+        self._done.add(_mark(letter, letter.replays + (problem is None)))
         self.note(letter)
         if problem is None:
             self.replayed += 1
@@ -151,3 +159,9 @@ class ReplayRun:
     def _keep_pace(self) -> None:
         if self._pace is not None:
             time.sleep(self._pace.seconds_to_wait(time.monotonic()))  # noqa: TID251 - that is what a rate is
+
+
+def _mark(letter: DeadMessage, replays: int) -> int:
+    """By what a letter is known when it is met again; one without a task id has its body, and counts its replays."""
+    body = letter.message.body
+    return hash(letter.record.task_id or (body if isinstance(body, str) else bytes(body), replays))

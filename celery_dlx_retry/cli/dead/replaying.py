@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.dead.canary import SUCCEEDED, UNKNOWN, Canaries, blindness
+from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.replay_run import ReplayRun
 from celery_dlx_retry.cli.dead.selection import amount, described, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
@@ -68,17 +69,23 @@ def replay_dead(  # noqa: PLR0913 - one per option
 ) -> None:
     """Put dead letters back on their work queues. Stopped in the middle? Run it again: it goes on."""
     selection.insist(everything=everything)
+    _insist_on_canaries(ctx, canary)
     is_blind = _is_blind(selection, silence_is_success=silence_is_success) if canary else False
     run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Pace(rate) if rate else None, as_json=as_json)
     stopped, has_read_all = "", False
-    with one_sentence(ctx.obj.app), connection_of(ctx.obj.app) as connection:
+    with (
+        one_sentence(ctx.obj.app),
+        connection_of(ctx.obj.app) as connection,
+        KnownLetters() as confirmed,
+    ):
         if dry_run or not yes:
-            found = _plan(connection, selection, run, aloud=dry_run)
+            found = _plan(connection, selection, run, confirmed, aloud=dry_run)
             if dry_run:
                 ctx.exit(1 if selection.tells_missing(run.missing) else 0)
             run.forget()
+            run.confirmed = confirmed
             if found:
-                click.confirm(f"Replay {described(found)}?", abort=True)
+                click.confirm(f"Replay {described(found)}?", abort=True, err=True)
         changes_something()
         try:
             if canary:
@@ -94,7 +101,15 @@ def replay_dead(  # noqa: PLR0913 - one per option
                     run.go(connection, step)
                 has_read_all = True
         finally:
-            audit("dead replay", replayed=run.replayed, kept=run.kept, to=to_queue or "origin", detached=detach)
+            audit(
+                "dead replay",
+                replayed=run.replayed,
+                kept=run.kept,
+                queues=",".join(selection.named) or "all",
+                chosen=selection.chosen.told,
+                to=to_queue or "origin",
+                detached=detach,
+            )
             _tell(run, stopped, not_found=[*sorted(run.missing), *selection.absent_groups] if has_read_all else [])
             if has_read_all:
                 selection.tells_missing(run.missing)
@@ -124,9 +139,13 @@ class _Judge:
     def __call__(self, connection: Connection, run: ReplayRun, selection: Selection, canary: int) -> str:
         """Why the rest stays; empty if it may follow."""
         canaries = Canaries(selection.app, run.to_queue, self._is_blind)
-        letters = selection.letters(connection)
-        canaries.remember(islice(letters, canary))
-        letters.close()
+        count = 0
+        for letter in selection.letters(connection):  # all are read, and keep their order
+            count += 1
+            if letter.record.task_id and len(canaries.ids) < canary:
+                canaries.remember(letter)
+        if count and not canaries.ids:
+            return "none of them has a task id, so that nobody could see what becomes of a canary. Nothing was moved"
         if len(canaries.mute) > self._most_failed * len(canaries.ids) and not self._silence:
             return (
                 f"{len(canaries.mute)} of {len(canaries.ids)} canaries store no result (ignore_result), so that nobody "
@@ -151,12 +170,21 @@ class _Judge:
         return f"the canaries say {told}"
 
 
-def _plan(connection: Connection, selection: Selection, run: ReplayRun, *, aloud: bool) -> Counter[str]:
+def _insist_on_canaries(ctx: click.Context, canary: int | None) -> None:
+    for name in ("stop_on_fail", "canary_wait", "silence_is_success"):
+        if not canary and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} is about canaries: give it with --canary.")
+
+
+def _plan(
+    connection: Connection, selection: Selection, run: ReplayRun, confirmed: KnownLetters, *, aloud: bool
+) -> Counter[str]:
     """How many would be replayed out of which queue."""
     found: Counter[str] = Counter()
     with progress("reading", selection.total(connection)) as step:
         for letter in selection.letters(connection, step):
             found[letter.queue] += 1
+            confirmed.add(letter)
             run.note(letter)
             if aloud:
                 run.say("would replay", letter)

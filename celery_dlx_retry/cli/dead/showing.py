@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.cli.dead.selection import Selection
-from celery_dlx_retry.cli.output import json_line, json_option, printable, time_of
+from celery_dlx_retry.cli.output import json_line, json_option, printable, seconds, time_of
 from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.export import shown
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.core.headers import Failure
 
 _ARGUMENTS = ("argsrepr", "kwargsrepr")
 # A quorum queue counts deliveries, and each look is one.
@@ -94,8 +95,8 @@ def _lines(letter: DeadMessage, *, with_args: bool) -> Iterator[str]:
         yield f"  {name:<11} {' '.join(str(value).splitlines())}"
     yield "history"
     for failure in letter.history:
-        then = f", waited {failure.delay_ms / 1000:g}s" if failure.delay_ms is not None else ""
-        yield f"  {time_of(failure.at_ms)}  attempt {failure.attempt} on {failure.worker or '?'}: {failure.error}{then}"
+        then = f", waited {seconds(failure.delay_ms)}s" if failure.delay_ms is not None else ""
+        yield f"  {time_of(failure.at_ms)}  {_when(failure)}: {failure.error}{then}"
     if not letter.history:
         yield "  none"
     for title, table in (("headers", _foreign_headers(letter)), ("properties", _properties(letter))):
@@ -108,6 +109,13 @@ def _lines(letter: DeadMessage, *, with_args: bool) -> Iterator[str]:
             yield f"  {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
     yield "traceback"
     yield from (f"  {line}" for line in record.traceback.splitlines() or ["none"])
+
+
+def _when(failure: Failure) -> str:
+    if failure.worker:
+        return f"attempt {failure.attempt} on {failure.worker}"
+    # On no worker: somebody cancelled it while it waited, or the broker threw it out.
+    return f"after attempt {failure.attempt}" if failure.attempt else "before its first attempt"
 
 
 def _foreign_headers(letter: DeadMessage) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def import_dead(  # noqa: PLR0913 - one per option
             queues.add(letter.queue)
             count += 1
         if not yes:
-            click.confirm(f"Import {counted(count, 'dead letter')} into {', '.join(sorted(queues))}?", abort=True)
+            places = ", ".join(sorted(queues))
+            click.confirm(f"Import {counted(count, 'dead letter')} into {places}?", abort=True, err=True)
         known = stack.enter_context(KnownLetters())
         if not again:
             connection = stack.enter_context(connection_of(app))
