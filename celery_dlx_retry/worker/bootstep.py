@@ -12,8 +12,8 @@ from click import ClickException
 
 from celery_dlx_retry.errors import ConfigurationError, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.shutdown import wait_for_what_is_given
 from celery_dlx_retry.worker.strays import keep_strays
+from celery_dlx_retry.worker.versions import wait_for_what_is_given
 
 if TYPE_CHECKING:
     from celery import Celery

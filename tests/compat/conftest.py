@@ -73,7 +73,7 @@ class Scene:
         self.starts()
 
     def goes_on(self) -> None:
-        self._wait(lambda: self.sent["hold"].ready())
+        self._wait(self.sent["hold"].ready)
 
     def ends(self) -> None:
         if self.is_alive:
