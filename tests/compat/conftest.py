@@ -83,6 +83,7 @@ class Scene:
             os.kill(self._worker.process.pid, signal.SIGTERM)
 
     def has_ended(self) -> None:
+        wait_until(lambda: not self.is_alive, within=15)  # a second SIGTERM would be a cold shutdown
         self.ended = self._worker.stop()
 
     @property
