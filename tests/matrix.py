@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -95,16 +96,26 @@ def rabbit(version: str) -> None:
     if version not in TARGETS or not TOOLS.exists():
         raise NotToBeHad(f"there is no RabbitMQ {version} here, in {rabbits.folder()} or as an image")
     say(f"RabbitMQ {version}: {TOOLS.name} {TARGETS[version]}")
-    try:
-        built = subprocess.run(
-            [TOOLS, TARGETS[version]], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=BUILD_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise NotToBeHad(f"{TOOLS.name} has not made RabbitMQ {version} within {BUILD_SECONDS} s") from None
+    command, env = [TOOLS, TARGETS[version]], {"MIRROR": mirror(), **os.environ}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=env, **pipes, text=True, start_new_session=True) as build:
+        try:
+            said, _ = build.communicate(timeout=BUILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(build.pid, signal.SIGTERM)  # with all that it has started
+            raise NotToBeHad(f"{TOOLS.name} has not made RabbitMQ {version} within {BUILD_SECONDS} s") from None
     if not rabbits.is_there(version):
-        said = (built.stdout + built.stderr).strip().rpartition("\n")[2]
+        said = said.strip().rpartition("\n")[2] or f"exit {build.returncode}"
         raise NotToBeHad(f"{TOOLS.name} made no RabbitMQ {version}: {said}")
+
+
+def mirror() -> str:
+    """Where this machine's apt gets Debian from. The tools look for it in a file that newer Debians do not have."""
+    apt = shutil.which("apt-get")
+    told = apt and subprocess.run(
+        [apt, "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True, check=False
+    )
+    return next((uri for uri in told.stdout.split() if uri.rstrip("/").endswith("/debian")), "") if told else ""
 
 
 def tox(path: str, names: list[str] | tuple[str, ...], env: dict[str, str] | None = None) -> int:

@@ -16,7 +16,7 @@ VERSIONS = ("3.10", "4.0", "4.3")
 
 def root_of(version: str) -> Path | None:
     """A root filesystem with this RabbitMQ in it: this machine's own, or one of the folder."""
-    roots = [Path("/"), *sorted(folder().glob("*/"))]
+    roots = [Path("/"), *(mark.parent for mark in sorted(folder().glob("*/.complete")))]
     return next((root for root in roots if any(root.glob(f"usr/lib/rabbitmq/lib/rabbitmq_server-{version}.*"))), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text()
 TOX = (ROOT / "tox.ini").read_text()
 PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PYPROJECT)
 CELERYS = re.findall(r"celery==([\d.]+)\.\*", TOX)
+SLEEP = shutil.which("sleep")
 DIAGONAL = [name for name in matrix_page.environments(ROOT / "tox.ini") if not name.startswith("smoke-")]
 
 
@@ -121,7 +123,8 @@ def test_an_end_without_its_rabbitmq_is_passed_over_in_one_line(bare, capsys):
     )
 
 
-def test_tools_that_fail_are_quoted_and_the_end_is_passed_over(bare, monkeypatch, capsys):
+@pytest.mark.usefixtures("bare")
+def test_tools_that_fail_are_quoted_and_the_end_is_passed_over(monkeypatch, capsys):
     matrix.TOOLS.write_text("#!/bin/sh\necho no mirror >&2\nexit 1\n")
     matrix.TOOLS.chmod(0o755)
     monkeypatch.setitem(matrix.TARGETS, "4.99", "rootfs-none")
@@ -129,14 +132,27 @@ def test_tools_that_fail_are_quoted_and_the_end_is_passed_over(bare, monkeypatch
     assert end().run_if_there() == 0
 
     assert capsys.readouterr().out.endswith("not run, build-images.sh made no RabbitMQ 4.99: no mirror\n")
-    assert bare.exists()
+
+
+@pytest.mark.usefixtures("bare")
+def test_tools_that_take_too_long_are_ended_and_the_end_is_passed_over(monkeypatch, capsys):
+    matrix.TOOLS.write_text(f"#!/bin/sh\n{SLEEP} 60\n")
+    matrix.TOOLS.chmod(0o755)
+    monkeypatch.setitem(matrix.TARGETS, "4.99", "rootfs-none")
+    monkeypatch.setattr(matrix, "BUILD_SECONDS", 0.3)
+
+    assert end().run_if_there() == 0
+
+    assert capsys.readouterr().out.endswith("not run, build-images.sh has not made RabbitMQ 4.99 within 0.3 s\n")
 
 
 def test_a_rabbitmq_is_found_by_its_version_among_root_filesystems(bare):
     for name, version in {"a": "4.98.3", "b": "4.99.0"}.items():
         (bare / name / "usr/lib/rabbitmq/lib" / f"rabbitmq_server-{version}").mkdir(parents=True)
+    (bare / "b" / ".complete").touch()
 
     assert rabbits.root_of("4.99") == bare / "b"
     assert rabbits.root_of("4.9") is None
+    assert rabbits.root_of("4.98") is None, "nobody has finished it"
     assert rabbits.is_of("4.9", "4.9.1")
     assert not rabbits.is_of("4.9", "4.99.0")
