@@ -54,11 +54,16 @@ All tests of the tiers that talk to a broker (`tests/unit tests/broker tests/wor
 `make test` runs all tests on the newest Celery and the RabbitMQ that is there.
 `make ends` runs the claims above on the oldest and the newest of everything.
 
-| environment | Python | Celery | RabbitMQ | tests | failed | skipped | from | minutes |
-|---|---|---|---|---|---|---|---|---|
+| environment | Python | Celery | RabbitMQ | tests | failed | skipped | run again | from | minutes |
+|---|---|---|---|---|---|---|---|---|---|
 """
 DIFFERENCES = """
 ## What differs
+
+- RabbitMQ 4.0 counts each look at a quorum queue as a delivery that failed, and drops a message at the 21st.
+  Our dead-letter queues have that limit lifted.
+  Into a quorum queue that you made yourself, and whose limit is that of the broker, look no more than twenty times.
+- RabbitMQ after 4.0 shows queues and exchanges only to users who may do something with them.
 
 What we do because of one version of Celery stands in [one module](../celery_dlx_retry/worker/versions.py).
 It goes when the oldest Celery that we support is the one that ends it.
@@ -121,13 +126,18 @@ def _diagonal(records: list[dict[str, Any]]) -> Iterator[str]:
         results = Counter(it["tests"].values())
         yield (
             f"| `{it['session']}` | {it['python']} | {it['celery']} | {', '.join(it['rabbitmq'])} "
-            f"| {sum(results.values()):,} | {results['failed']} | {results['skipped']} "
+            f"| {sum(results.values()):,} | {results['failed']} | {results['skipped']} | {len(it.get('again', ()))} "
             f"| {it['began'][:10]} | {it['seconds'] / 60:.0f} |\n"
         )
     failed = [(it["session"], node) for it in records for node, outcome in it["tests"].items() if outcome == "failed"]
-    if failed:
-        yield "\nWhat failed:\n\n"
-        yield from (f"- `{session}`: `{node.partition('::')[2]}`\n" for session, node in failed)
+    again = [(it["session"], node) for it in records for node in it.get("again", ())]
+    for what, tests in {
+        "What failed": failed,
+        "What had failed and was run again, with `--last-failed`": again,
+    }.items():
+        if tests:
+            yield f"\n{what}:\n\n"
+            yield from (f"- `{session}`: `{node.partition('::')[2]}`\n" for session, node in tests)
 
 
 def _differences() -> Iterator[str]:

@@ -21,8 +21,8 @@ PACKAGES = ("celery", "kombu", "amqp", "billiard", "gevent")
 class Record:
     """A pytest plugin; whoever starts a RabbitMQ tells it the version."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, *, is_again: bool) -> None:
+        self._file, self._is_again = file, is_again
         self._began = time.time()
         self._tests: dict[str, str] = {}
         self.rabbitmq: set[str] = set()
@@ -43,10 +43,14 @@ class Record:
             "rabbitmq": sorted(self.rabbitmq),
             "tests": self._tests,
         }
+        if self._is_again:
+            first = json.loads(self._file.read_text())
+            again = sorted({*first.get("again", ()), *self._tests})
+            record = {**first, "tests": first["tests"] | self._tests, "again": again}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def asked_for() -> Record | None:
-    """The plugin, if the environment asks for it."""
-    return Record(Path(os.environ[RECORD])) if os.environ.get(RECORD) else None
+def asked_for(*, is_again: bool) -> Record | None:
+    """The plugin, if the environment asks for it; with ``--last-failed`` it adds to what it recorded before."""
+    return Record(Path(os.environ[RECORD]), is_again=is_again) if os.environ.get(RECORD) else None
