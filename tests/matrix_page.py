@@ -130,6 +130,11 @@ def _diagonal(records: list[dict[str, Any]]) -> Iterator[str]:
             f"| {it['began'][:10]} | {it['seconds'] / 60:.0f} |\n"
         )
     failed = [(it["session"], node) for it in records for node, outcome in it["tests"].items() if outcome == "failed"]
+    # Written by hand into a record: what a reader has to know of how it came about.
+    notes = [f"- `{it['session']}`: {it['note']}\n" for it in records if it.get("note")]
+    if notes:
+        yield "\nNotes:\n\n"
+        yield from notes
     again = [(it["session"], node) for it in records for node in it.get("again", ())]
     for what, tests in {
         "What failed": failed,
