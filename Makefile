@@ -1,13 +1,23 @@
-# make test | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format | transcripts | clean
+# make test | ends | matrix | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
+#      transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test cluster containers bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: test ends matrix cluster containers bench bench-quick demo shop docs lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
 	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 3 --dist loadfile)
+
+# The oldest and the newest Python, Celery and RabbitMQ that we support, as far as they are on this machine.
+ends: .venv/matrix
+	@$(BIN)/python tests/matrix.py ends
+
+# Each with each, and the diagonal, into docs/compatibility.md: three quarters of an hour.
+# ENVS="smoke-py310-celery55 …" runs only these again; the page is of the last run of each.
+matrix: .venv/matrix
+	@$(BIN)/python tests/matrix.py all $(ENVS)
 
 # Three RabbitMQ nodes and what happens when one of them dies.
 cluster: .venv/ready
@@ -76,6 +86,10 @@ clean:
 
 .venv/bench: .venv/demo
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+.venv/matrix: .venv/demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[matrix]'
 	@touch $@
 
 .venv/ready: .venv/demo

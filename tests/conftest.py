@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+import rabbits
+import record
 from support import Management, eventually
 
 from celery_dlx_retry.errors import NoBroker
@@ -19,8 +22,12 @@ if TYPE_CHECKING:
     from celery_dlx_retry.testing import RabbitMQ
 
 
-def pytest_configure() -> None:
+def pytest_configure(config) -> None:
     """Hear Ctrl-C, as tests send it to what they start: a shell's background jobs, and their children, ignore it."""
+    if version := os.environ.get(rabbits.VERSION):
+        rabbits.ask_for(version)
+    if plugin := record.asked_for(is_again=config.getoption("lf", default=False)):
+        config.pluginmanager.register(plugin, "record")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -38,13 +45,23 @@ def say(pytestconfig) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def broker(say) -> Iterator[RabbitMQ]:
+def rabbitmq_version() -> str:
+    """The one that was asked for; empty if any will do."""
+    return os.environ.get(rabbits.VERSION, "")
+
+
+@pytest.fixture(scope="session")
+def broker(say, pytestconfig, rabbitmq_version) -> Iterator[RabbitMQ]:
     """A RabbitMQ. Only tests that ask ``broker.can_restart`` may stop, kill or pause it."""
     with ExitStack() as stack:
         try:
             provided = stack.enter_context(provide(say=say))
         except NoBroker as exc:
             pytest.fail(str(exc), pytrace=False)
+        if not rabbits.is_of(rabbitmq_version, provided.version):
+            pytest.fail(f"RabbitMQ {rabbitmq_version} was asked for, and {provided} is there", pytrace=False)
+        if recorder := pytestconfig.pluginmanager.get_plugin("record"):
+            recorder.rabbitmq.add(provided.version)
         yield provided
 
 

@@ -69,7 +69,7 @@ def finish(connection: Connection, topology: Topology) -> None:
 def check(connection: Connection, topology: Topology) -> None:
     """Raise Missing for the first queue or exchange that is not there, Forbidden if we may not even look.
 
-    AMQP cannot show arguments and bindings; RabbitMQ 4 lets only those look who may configure, write or read it.
+    AMQP cannot show arguments and bindings; after 4.0 RabbitMQ lets only those look who may configure, write or read.
     """
     with closing(connection.channel()) as channel:
         for queue in topology.queues:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 URL = "DLX_TEST_BROKER_URL"  # the AMQP URL of a RabbitMQ to use
 MANAGEMENT_URL = "DLX_TEST_MANAGEMENT_URL"  # of its HTTP API; otherwise port 15672 of the same host is tried
 IMAGE = "DLX_TEST_RABBITMQ_IMAGE"  # the image to run if Docker answers
-ROOT = "DLX_TEST_RABBITMQ_ROOT"  # a root filesystem whose RabbitMQ to run as a private node
+ROOT = "DLX_TEST_RABBITMQ_ROOT"  # a root filesystem whose RabbitMQ to run as a private node; "/" is this machine's own
 DEFAULT_IMAGE = "rabbitmq:4-management"
 MANAGEMENT_PORT = 15672
 
@@ -44,7 +44,7 @@ def provide(*, url: str = "", may_install: bool = True, say: Callable[[str], Non
         return given(url)
     if root := os.environ.get(ROOT):
         try:
-            return start_private_node(Path(root).resolve())
+            return start_private_node(None if root == "/" else Path(root).resolve())
         except WayFailed as failure:
             raise NoBroker(tried=f"{ROOT}={failure}") from failure
     tried = []

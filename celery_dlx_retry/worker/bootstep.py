@@ -16,8 +16,8 @@ from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.shutdown import wait_for_what_is_given
 from celery_dlx_retry.worker.strays import keep_strays
+from celery_dlx_retry.worker.versions import wait_for_what_is_given
 
 if TYPE_CHECKING:
     from celery import Celery

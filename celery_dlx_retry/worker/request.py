@@ -43,6 +43,7 @@ from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
 from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
+from celery_dlx_retry.worker.versions import has_stored_success
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
@@ -189,7 +190,7 @@ class DLXRequest(Request):
 
     def _is_failure(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if Celery is to handle a failure now, False if the task lives on."""
-        if isinstance(error, WorkerLostError) and getattr(self, "_success_was_stored", bool)():
+        if isinstance(error, WorkerLostError) and has_stored_success(self):
             self._is_settled = True  # it had succeeded; only its process died
             return True
         runtime = runtime_of(self._app)

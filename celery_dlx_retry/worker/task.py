@@ -31,6 +31,7 @@ from celery_dlx_retry.worker.guard import give_back, guarded
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry, send, write
 from celery_dlx_retry.worker.trace import traced
+from celery_dlx_retry.worker.versions import keep_ignore_result
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -193,8 +194,7 @@ class DLXRetryTask(Task):
         # The message is to come back as it came, also when this app would now write it otherwise.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
-        if isinstance(ignored := info.message.headers.get("ignore_result"), bool):
-            publish.setdefault("ignore_result", ignored)  # Celery before 5.7 forgets it
+        keep_ignore_result(publish, info.message.headers)
         return signature
 
     def apply_async(  # noqa: PLR0913, PLR0917 - Celery's own signature

@@ -103,6 +103,17 @@ def test_a_given_root_without_rabbitmq_is_one_sentence_and_no_other_way_is_tried
 
 
 @pytest.mark.usefixtures("bare_machine")
+def test_the_root_of_this_machine_is_the_server_that_is_installed_and_nothing_else_is_tried(monkeypatch):
+    monkeypatch.setenv("DLX_TEST_RABBITMQ_ROOT", "/")
+    said = []
+
+    with pytest.raises(NoBroker, match=r"DLX_TEST_RABBITMQ_ROOT=a local rabbitmq-server: .*BOOT FAILED"):
+        provide(say=said.append)
+
+    assert said == []
+
+
+@pytest.mark.usefixtures("bare_machine")
 def test_every_way_that_fails_says_so_in_one_line_and_the_end_is_one_sentence_with_the_ways_out():
     said = []
 
