@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from celery.bootsteps import StartStopStep
@@ -42,6 +43,7 @@ class Topology(StartStopStep):
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
         self._runtime = runtime_of(consumer.app)
         self._has_stood = False
+        self._runtime.life = secrets.token_hex(8)
         try:
             self._runtime.use_flags(flags)
             self.enabled = self._runtime.is_rabbitmq

@@ -76,7 +76,7 @@ class DeliveryInfo(dict[str, Any]):
         super().__init__(info, queue=queue.name)
         self.queue = queue
         self.message = message
-        #: The worker's main process, as no other one was or will be called.
+        #: The worker's main process in this life of it; see Runtime.life.
         self.worker = worker
         #: The main process has seen to it that what waited comes back to the queue.
         self.is_bound = is_bound

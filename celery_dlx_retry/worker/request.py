@@ -85,7 +85,7 @@ class DLXRequest(Request):
             self._delivery_info,
             queue=queue,
             message=message_of(message),
-            worker=f"{self.hostname}/{os.getpid()}",
+            worker=f"{self.hostname}/{runtime.life}",
             is_bound=runtime.is_bound(queue),
             forwards=runtime.is_bound(queue) and runtime.pipeline is not None,
         )

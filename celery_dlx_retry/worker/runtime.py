@@ -91,6 +91,8 @@ class Runtime:
         self.quick_pace = Pace(first=1.0, longest=_LONGEST_QUICK_PAUSE_SECONDS)
         self._has_ladder = False
         self._mended = -_MEND_SECONDS
+        #: Which life of a worker this is. Name and pid tell not: a container that starts again has both again.
+        self.life = ""
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
         #: Retries that come with results go out here, in a main process whose event loop takes the results.

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from celery import Celery
+from kombu.connection import Connection
+from kombu.messaging import Consumer, Producer
+from kombu.utils.uuid import uuid
 from support import eventually
 
-from celery_dlx_retry.broker.starts import marks_of
+from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.broker.starts import count, mark, marks_of
+from celery_dlx_retry.worker.request import DLXRequest
+from celery_dlx_retry.worker.runtime import runtime_of
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -43,3 +50,39 @@ def test_a_worker_that_was_killed_for_nothing_runs_its_tasks_again_and_leaves_no
         assert len(project.records(id=result.id, event="run")) == 2
         assert project.depth(marks_of(project.names, result.id).name) is None
     assert project.dead() == []
+
+
+def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_one(project):
+    """As in a container that is restarted: the same host name, and the main process is number 1 each time."""
+    app = Celery("restarted", config_source=dict(project.conf), set_as_current=False)
+    task = app.tasks[app.task(_nothing, name="project.kill_worker", base=DLXRetryTask).name]
+    publisher, marks = runtime_of(app).publisher, marks_of(runtime_of(app).names, uuid())
+
+    found = []
+    for _ in range(3):
+        app.WorkController(hostname="shop@pod-0", pool="solo")
+        worker = _request(app, task).delivery_info.worker
+        found.append(count(publisher, marks, worker=worker))
+        mark(publisher, marks, worker=worker)
+    found.append(count(publisher, marks, worker=worker))  # of the one that asks, which lives
+
+    assert found == [0, 1, 2, 2]
+    app.close()
+
+
+def _nothing():
+    """A task's body."""
+
+
+def _request(app, task):
+    """What a worker of this app makes of a message that it takes from its queue."""
+    received = []
+    with Connection(app.conf.broker_url) as connection:
+        queue = app.amqp.queues[app.conf.task_default_queue]
+        message = app.amqp.as_task_v2(uuid(), task.name, args=[])
+        Producer(connection).publish(
+            message.body, routing_key=queue.name, declare=[queue], headers=message.headers, serializer="json"
+        )
+        with Consumer(connection, queues=[queue], on_message=received.append, no_ack=True):
+            connection.drain_events(timeout=10)
+    return DLXRequest(received[0], app=app, task=task, hostname="shop@pod-0")
