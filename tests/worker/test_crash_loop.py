@@ -10,6 +10,7 @@ from kombu.utils.uuid import uuid
 from support import eventually
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.broker.publish import Publisher
 from celery_dlx_retry.broker.starts import count, mark, marks_of
 from celery_dlx_retry.worker.request import DLXRequest
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -35,7 +36,7 @@ def test_a_crash_loop_ends_as_a_dead_letter_and_innocents_run(project, kind):
     assert len(project.records(id=killer.id)) == 3
     for result in innocents:
         assert len(project.records(id=result.id)) == 1
-    assert project.depth(marks_of(project.names, killer.id).name) is None
+    assert project.depth(marks_of(project.names, killer.id, queue=project.queue).name) is None
 
 
 def test_a_worker_that_was_killed_for_nothing_runs_its_tasks_again_and_leaves_no_mark(project):
@@ -48,15 +49,31 @@ def test_a_worker_that_was_killed_for_nothing_runs_its_tasks_again_and_leaves_no
 
     for result in results:
         assert len(project.records(id=result.id, event="run")) == 2
-        assert project.depth(marks_of(project.names, result.id).name) is None
+        assert project.depth(marks_of(project.names, result.id, queue=project.queue).name) is None
     assert project.dead() == []
+
+
+def test_a_copy_in_another_queue_is_not_blamed(project):
+    """A fanout exchange gives the message with its one id to each of its queues; one copy has killed a worker."""
+    project.conf["dlx_crash_limit"] = 1
+    other, task_id = f"{project.prefix}.other", uuid()
+    publisher = Publisher(lambda: Connection(project.url), confirm_timeout_ms=10_000)
+    mark(publisher, marks_of(project.names, task_id, queue=project.queue), worker="killed/1")
+
+    with project.worker("-Q", other):
+        project.send("reject", kwargs={"requeue": True}, queue=other, task_id=task_id)
+        (letter,) = eventually(lambda: project.dead(other))
+
+    assert letter.record.reason == "rejected"
+    assert len(project.records(id=task_id)) == 2
+    publisher.close()
 
 
 def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_one(project):
     """As in a container that is restarted: the same host name, and the main process is number 1 each time."""
     app = Celery("restarted", config_source=dict(project.conf), set_as_current=False)
     task = app.tasks[app.task(_nothing, name="project.kill_worker", base=DLXRetryTask).name]
-    publisher, marks = runtime_of(app).publisher, marks_of(runtime_of(app).names, uuid())
+    publisher, marks = runtime_of(app).publisher, marks_of(runtime_of(app).names, uuid(), queue=project.queue)
 
     found = []
     for _ in range(3):
