@@ -36,6 +36,8 @@ class Attempt:
         self.parcel: Parcel | None = None
         #: The last retry() found that there are no retries left.
         self.is_exhausted = False
+        #: The error that ended the body, if it is no Exception: Celery's tracer stores nothing of it.
+        self.untold: BaseException | None = None
         #: What was decided about its error, if that is not to be retried.
         self.decision: Decision | None = None
         #: No retry may wait longer than this: the policy's deadline.

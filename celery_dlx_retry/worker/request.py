@@ -101,6 +101,8 @@ class DLXRequest(Request):
         if getattr(exc_info, "dlx_given_back", None) is not None:
             self._give_back(exc_info.dlx_given_back, has_waited=not self._delivery_info.forwards)  # type: ignore[attr-defined]
             return None
+        # Celery's tracer told nobody of it: that is left to the main process, as with a process that is gone.
+        return_ok = return_ok and not getattr(exc_info, "dlx_is_untold", False)
         error = _error_of(exc_info)
         self._is_settled = getattr(exc_info, "dlx_is_settled", False)
         if not self._is_settled and self._is_ours_to_settle(error):
