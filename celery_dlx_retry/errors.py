@@ -108,10 +108,10 @@ class InvalidRoute(ConfigurationError):
 
 
 class DelayTooLong(ConfigurationError):
-    """``delay_ms``, ``limit_ms``."""
+    """``who``, ``delay_ms``, ``limit_ms``."""
 
     sentence = (
-        "A retry asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
+        "{who} asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
         "Ask for less, or raise dlx_max_delay and restart the workers."
     )
 

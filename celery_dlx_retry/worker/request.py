@@ -40,7 +40,7 @@ from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.clock import is_due, now_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel
 from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
-from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
+from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
 
@@ -255,7 +255,7 @@ class DLXRequest(Request):
             crashes = crashes_of(headers) + 1
             if crashes >= runtime_of(self._app).settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
-            return Wait(AFTER_A_CRASH.delay_ms(crashes, error) or 0)
+            return Wait(runtime_of(self._app).after_a_crash_ms(crashes))
         if isinstance(error, TimeLimitExceeded):
             return self._decision_on_timeout(error)
         return Dead(Reason.FAILED)
