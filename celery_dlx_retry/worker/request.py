@@ -28,6 +28,7 @@ from celery.worker.request import Request
 from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
+from celery_dlx_retry.core.frame import has_room, room_beside
 from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
@@ -248,21 +249,21 @@ class DLXRequest(Request):
         return True
 
     def _decision(self, error: BaseException) -> Decision:
-        headers = self._delivery_info.message.headers  # type: ignore[attr-defined]
-        if "task" not in headers:
-            return Dead(Reason.FAILED)  # protocol 1 counts in its body, which we do not rewrite
+        message = self._delivery_info.message  # type: ignore[attr-defined]
+        # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
+        has_retries = "task" in message.headers and has_room(message.headers, room=room_beside(message.properties))
         if isinstance(error, WorkerLostError):
-            crashes = crashes_of(headers) + 1
-            if crashes >= runtime_of(self._app).settings.crash_limit:
+            crashes, runtime = crashes_of(message.headers) + 1, runtime_of(self._app)
+            if not has_retries or crashes >= runtime.settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
-            return Wait(runtime_of(self._app).after_a_crash_ms(crashes))
+            return Wait(runtime.after_a_crash_ms(crashes))
         if isinstance(error, TimeLimitExceeded):
-            return self._decision_on_timeout(error)
+            return self._decision_on_timeout(error, has_retries=has_retries)
         return Dead(Reason.FAILED)
 
-    def _decision_on_timeout(self, error: BaseException) -> Decision:
+    def _decision_on_timeout(self, error: BaseException, *, has_retries: bool) -> Decision:
         decision: Decision = self.task.decide(error, request=self._context)
-        if isinstance(decision, Wait):
+        if isinstance(decision, Wait) and has_retries:
             return charged(self.task, decision)
         return decision if isinstance(decision, LetFail) else Dead(Reason.TIMEOUT)
 
