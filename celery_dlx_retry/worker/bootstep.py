@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from click import ClickException
 
 from celery_dlx_retry.broker.declare import check
-from celery_dlx_retry.broker.queues import has_delayed_retry
+from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, TopologyError
@@ -49,6 +49,9 @@ class Topology(StartStopStep):
             self.enabled = self._runtime.is_rabbitmq
             # Before the pool forks: its children inherit what is computed here.
             self._runtime.foresee()
+            # Before the queues are declared: their arguments cannot be changed afterwards.
+            for queue in consumer.app.amqp.queues.consume_from.values() if self.enabled else ():
+                check_prefix(queue, self._runtime.names)
         except ConfigurationError as exc:
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
         if self.enabled:
