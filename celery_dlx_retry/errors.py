@@ -11,6 +11,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do
     │   ├── InvalidRoute            retry(exchange=…, routing_key=…) names no queue of the app
     │   ├── DelayTooLong            a retry asks to wait longer than dlx_max_delay
+    │   ├── HeadersTooLong          a message's own headers leave no room for those of a retry
     │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
@@ -108,11 +109,20 @@ class InvalidRoute(ConfigurationError):
 
 
 class DelayTooLong(ConfigurationError):
-    """``delay_ms``, ``limit_ms``."""
+    """``who``, ``delay_ms``, ``limit_ms``."""
 
     sentence = (
-        "A retry asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
+        "{who} asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
         "Ask for less, or raise dlx_max_delay and restart the workers."
+    )
+
+
+class HeadersTooLong(ConfigurationError):
+    """``size``, ``room``."""
+
+    sentence = (
+        "The headers of a retry have {size} bytes; all must fit one frame of {room}, with a little to spare. "
+        "Put less into headers and stamps; arguments may have any size."
     )
 
 

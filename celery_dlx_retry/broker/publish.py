@@ -15,9 +15,10 @@ from kombu.exceptions import KombuError, SerializationError
 from kombu.messaging import Producer
 
 from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.core.frame import fitted, has_room, room_beside, size_of
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.errors import Disallowed, Nacked, Unconfirmed, Unreachable, Unroutable
+from celery_dlx_retry.errors import Disallowed, HeadersTooLong, Nacked, Unconfirmed, Unreachable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ BROKER_ERRORS = (AMQPError, KombuError, OSError)
 _KEPT_PROPERTIES = frozenset(
     ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
 )
+_PROPERTIES = _KEPT_PROPERTIES | {"content_type", "content_encoding", "user_id"}
 
 
 class Publisher:
@@ -159,14 +161,29 @@ class ConfirmedProducer(Producer):
         self._needs = needs
         self._way_headers = headers
 
-    def publish(self, body: Any, *, exchange: str, routing_key: str, as_found: bool = False, **options: Any) -> None:
+    def publish(
+        self,
+        body: Any,
+        *,
+        exchange: str,
+        routing_key: str,
+        as_found: bool = False,
+        is_copy: bool = False,
+        **options: Any,
+    ) -> None:
         """Publish and wait for the confirm; declare what is missing and try again if no queue took it.
 
         ``as_found`` leaves the broker's own headers on: for a dead letter that goes into a dead-letter queue again.
+        ``is_copy``: without what is ours it is as the sender wrote it, and so it fits a frame.
         """
         headers = options.get("headers") or {}
+        headers = {**(headers if as_found else without_broker_headers(headers)), **self._way_headers}
+        room = room_beside({name: value for name, value in options.items() if name in _PROPERTIES})
+        headers = fitted(headers, room=room)
+        if not is_copy and not has_room(headers, room=room):
+            raise HeadersTooLong(size=size_of(headers), room=room)
         options.update(
-            headers={**(headers if as_found else without_broker_headers(headers)), **self._way_headers},
+            headers=headers,
             # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
             mandatory=True,
             delivery_mode=PERSISTENT,
@@ -197,6 +214,7 @@ class ConfirmedProducer(Producer):
             exchange=exchange,
             routing_key=routing_key,
             as_found=as_found,
+            is_copy=True,
             headers=dict(message.headers),  # Kombu notes the compression in it
             content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
             content_encoding=message.content_encoding,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _DELAYED_RETRY = "x-delayed-retry-type"
 
+_DEAD = Names(prefix="").dead()
+
 
 def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's arguments
     name: str,
@@ -101,6 +103,19 @@ def _delayed_retry(name: str, queue_type: str, given: Seconds | tuple[Seconds, S
 def has_delayed_retry(queue: Queue) -> bool:
     """Whether a queue asks for what only RabbitMQ 4.3 has."""
     return bool((queue.queue_arguments or {}).get(_DELAYED_RETRY, "disabled") != "disabled")
+
+
+def check_prefix(queue: Queue, names: Names) -> None:
+    """Raise InvalidQueue if dlx_queue() was told another prefix than the app: nobody would make that exchange."""
+    found = (queue.queue_arguments or {}).get("x-dead-letter-exchange")
+    other = str(found).removesuffix(_DEAD)
+    if other in {str(found), names.prefix}:
+        return
+    raise InvalidQueue(
+        queue=queue.name,
+        problem=f"its dead letters go to {found!r}, and dlx_prefix is {names.prefix!r}, which has {names.dead()!r}; "
+        f"say dlx_queue({queue.name!r}, prefix={names.prefix!r}), or set dlx_prefix = {other!r}",
+    )
 
 
 def work_queue(queue: Queue) -> WorkQueue:

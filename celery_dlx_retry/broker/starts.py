@@ -8,6 +8,7 @@ deleted. What is found there at the next delivery are runs that nobody ended.
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 _DAY_MS = 24 * 3600 * 1000
 
 
-def marks_of(names: Names, task_id: str) -> QueueSpec:
-    """The queue of one message's marks. It holds no task, so it may expire."""
-    digest = hashlib.sha256(task_id.encode("utf-8", "replace")).hexdigest()[:32]
+def marks_of(names: Names, task_id: str, *, queue: str) -> QueueSpec:
+    """The queue of one message's marks. It holds no task, so it may expire.
+
+    Copies of a message in other queues have the same id, and are not blamed for what this one did.
+    """
+    digest = hashlib.sha256(json.dumps([queue, task_id]).encode()).hexdigest()[:32]
     return QueueSpec(
         name=names.starts(digest),
         arguments=(("x-queue-type", "classic"), ("x-expires", _DAY_MS)),

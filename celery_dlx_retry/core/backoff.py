@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from decimal import ROUND_CEILING, Context
@@ -106,6 +107,17 @@ class Policy(ABC):
             if isinstance(rule.then, Policy):
                 known |= rule.then.known_delays_ms()
         return frozenset(known)
+
+    def within(self, longest_ms: int) -> Policy:
+        """The same policy, in which every backoff that grows and names no limit of its own ends at this one."""
+        policy = copy(self)
+        object.__setattr__(policy, "rules", tuple(rule.within(longest_ms) for rule in self.rules))
+        if isinstance(self, (Linear, Exponential)) and self.limit is None:
+            top_ms = longest_ms if self.jitter is None else self.jitter.longest_within(longest_ms)
+            # A start beyond it was asked for in so many words, and is for others to refuse.
+            limit_ms = min(max(top_ms, _ms(self, "start")), MAX_DELAY_MS)
+            object.__setattr__(policy, "limit", timedelta(milliseconds=limit_ms))
+        return policy
 
     def __repr__(self) -> str:
         # The backoff first, then what is common and not the default: as one would write it.
@@ -267,6 +279,10 @@ class On:
         object.__setattr__(self, "match", match)
         object.__setattr__(self, "then", then if isinstance(then, Verdict) else as_policy(then))
         _require(_is_match(match), self, "match", _A_MATCH)
+
+    def within(self, longest_ms: int) -> On:
+        """See ``Policy``."""
+        return On(self.match, self.then.within(longest_ms)) if isinstance(self.then, Policy) else self
 
     def __repr__(self) -> str:
         return f"On({_show(self.match)}, {self.then!r})"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from celery_dlx_retry.core.frame import size_of
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import is_count
 
@@ -135,7 +136,7 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
         HISTORY: "",
         FIRST_FAILED_AT: first_failed_at_ms(headers, now_ms=failure.at_ms),
     }
-    room = _FRAME_BYTES - _size(kept)
+    room = _FRAME_BYTES - size_of(kept)
     kept[HISTORY] = _json(rows)
     while rows and len(kept[HISTORY]) > room:  # a message that leaves no room matters more than what became of it
         del rows[1 if len(rows) > 1 else 0]
@@ -163,9 +164,10 @@ def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any
             letter[_key(name)] = value
         elif name not in {"error", "traceback"}:
             letter[_key(name)] = cut(str(value), _NAME_BYTES)
-    room = _FRAME_BYTES - _size(letter)
+    letter |= {_key("error"): "", _key("traceback"): ""}
+    room = _FRAME_BYTES - size_of(letter)
     letter[_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
-    room = _FRAME_BYTES - _size(letter)
+    room = _FRAME_BYTES - size_of(letter)
     letter[_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
     return letter
 
@@ -178,6 +180,8 @@ def without_record(headers: Mapping[str, Any]) -> dict[str, Any]:
 def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
     """The record, or what the broker's own x-death tells of a message that it dead-lettered itself."""
     found = {field.name: headers[_key(field.name)] for field in fields(DeadRecord) if _key(field.name) in headers}
+    if found.keys() >= {"reason", "queue"}:  # the least that there is room for
+        found = {**_facts(headers, queue=found["queue"]), **found}
     try:
         found["reason"] = Reason(found["reason"])
         record = DeadRecord(**found)
@@ -227,17 +231,23 @@ def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
     death = deaths[0]
     queue = str(death.get("queue", ""))
     at = death.get("time")
+    facts = _facts(headers, queue=queue)
+    facts["died_at_ms"] = _utc_ms(at) if isinstance(at, datetime) else 0
+    return DeadRecord(reason=_BROKER_REASONS.get(str(death.get("reason")), Reason.REJECTED), **facts)
+
+
+def _facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
+    """What Celery's own headers tell of a dead letter."""
     retries = headers.get("retries")
-    return DeadRecord(
-        reason=_BROKER_REASONS.get(str(death.get("reason")), Reason.REJECTED),
-        task=str(headers.get("task", "")),
-        task_id=str(headers.get("id", "")),
-        queue=queue,
-        family=queue,
-        worker="",
-        attempts=retries + 1 if is_count(retries) else 1,
-        died_at_ms=_utc_ms(at) if isinstance(at, datetime) else 0,
-    )
+    return {
+        "task": str(headers.get("task", "")),
+        "task_id": str(headers.get("id", "")),
+        "queue": queue,
+        "family": queue,
+        "worker": "",
+        "attempts": retries + 1 if is_count(retries) else 1,
+        "died_at_ms": 0,
+    }
 
 
 def _utc_ms(at: datetime) -> int:
@@ -267,14 +277,3 @@ def _whole(value: Any) -> int:
 
 def _key(name: str) -> str:
     return _RECORD + name.replace("_", "-")
-
-
-def _size(value: Any) -> int:
-    """How many bytes this takes in a header table; never fewer."""
-    if isinstance(value, Mapping):
-        return 5 + sum(_size(key) + _size(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return 5 + sum(map(_size, value))
-    if isinstance(value, str):
-        return 5 + len(value.encode("utf-8", "surrogatepass"))
-    return 5 + len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 9

@@ -17,6 +17,10 @@ class FullJitter:
         """``chance`` is uniform in [0, 1)."""
         return _share_of(delay_ms + 1, chance)
 
+    def longest_within(self, limit_ms: int) -> int:
+        """The longest delay that it never makes longer than this."""
+        return limit_ms
+
 
 @dataclass(frozen=True, slots=True)
 class ProportionalJitter:
@@ -34,6 +38,10 @@ class ProportionalJitter:
         """``chance`` is uniform in [0, 1)."""
         spread = int(delay_ms * exact(self.share))
         return delay_ms - spread + _share_of(2 * spread + 1, chance)
+
+    def longest_within(self, limit_ms: int) -> int:
+        """The longest delay that it never makes longer than this."""
+        return int(limit_ms / (1 + exact(self.share)))
 
 
 Jitter: TypeAlias = FullJitter | ProportionalJitter

@@ -18,7 +18,7 @@ _SHORTEST_MS = 100
 def lane_ms(delay_ms: int, *, exact: frozenset[int], ratio: float, limit_ms: int) -> int:
     """The length of the lane for a delay: itself if tasks announced it, else the next on the grid; never shorter."""
     if delay_ms > limit_ms:
-        raise DelayTooLong(delay_ms=delay_ms, limit_ms=limit_ms)
+        raise DelayTooLong(who="A retry", delay_ms=delay_ms, limit_ms=limit_ms)
     if delay_ms in exact:
         return delay_ms
     steps = grid(ratio, limit_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from celery.bootsteps import StartStopStep
@@ -11,7 +12,7 @@ from celery.utils.log import get_logger
 from click import ClickException
 
 from celery_dlx_retry.broker.declare import check
-from celery_dlx_retry.broker.queues import has_delayed_retry
+from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, TopologyError
@@ -42,11 +43,15 @@ class Topology(StartStopStep):
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
         self._runtime = runtime_of(consumer.app)
         self._has_stood = False
+        self._runtime.life = secrets.token_hex(8)
         try:
             self._runtime.use_flags(flags)
             self.enabled = self._runtime.is_rabbitmq
             # Before the pool forks: its children inherit what is computed here.
             self._runtime.foresee()
+            # Before the queues are declared: their arguments cannot be changed afterwards.
+            for queue in consumer.app.amqp.queues.consume_from.values() if self.enabled else ():
+                check_prefix(queue, self._runtime.names)
         except ConfigurationError as exc:
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
         if self.enabled:

@@ -27,7 +27,7 @@ def bounded(task: Any) -> Iterator[None]:
     if not request.delivery_info.get("redelivered") or not runtime.settings.declare:
         yield
         return
-    marks = marks_of(runtime.names, str(request.id))
+    marks = marks_of(runtime.names, str(request.id), queue=request.delivery_info.queue.name)
     try:
         # The run that made it suspect left no mark, if there was one: it may have lain beside the one that ran.
         worker = request.delivery_info.worker

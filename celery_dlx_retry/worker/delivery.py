@@ -36,6 +36,8 @@ class Attempt:
         self.parcel: Parcel | None = None
         #: The last retry() found that there are no retries left.
         self.is_exhausted = False
+        #: The error that ended the body, if it is no Exception: Celery's tracer stores nothing of it.
+        self.untold: BaseException | None = None
         #: What was decided about its error, if that is not to be retried.
         self.decision: Decision | None = None
         #: No retry may wait longer than this: the policy's deadline.
@@ -76,7 +78,7 @@ class DeliveryInfo(dict[str, Any]):
         super().__init__(info, queue=queue.name)
         self.queue = queue
         self.message = message
-        #: The worker's main process, as no other one was or will be called.
+        #: The worker's main process in this life of it; see Runtime.life.
         self.worker = worker
         #: The main process has seen to it that what waited comes back to the queue.
         self.is_bound = is_bound

@@ -20,6 +20,7 @@ from celery_dlx_retry.errors import ConfigurationError, CrashLoop, DeadLetter, P
 from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.crashloop import bounded
 from celery_dlx_retry.worker.delivery import attempt_of, is_ours
+from celery_dlx_retry.worker.ends import is_end_of_run
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 
@@ -53,9 +54,12 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
         except Reject as reject:
             _publish_now(task, attempt)
             raise _settle_reject(task, attempt, reject) from reject.__cause__
-        except Exception as exc:
+        except BaseException as exc:
+            if is_end_of_run(task, exc, limits=request.timelimit):
+                raise
             _publish_now(task, attempt)
             _settle_failure(task, attempt, exc)
+            attempt.untold = None if isinstance(exc, Exception) else exc
             raise
         finally:
             attempt.is_guarded = False
@@ -111,7 +115,7 @@ def _unless_given_back(attempt: Attempt, ignore: Ignore) -> Any:
     return ignore
 
 
-def _settle_failure(task: Any, attempt: Attempt, error: Exception) -> None:
+def _settle_failure(task: Any, attempt: Attempt, error: BaseException) -> None:
     """Return if Celery is to handle the error as a failure; raise Retry or Reject if not."""
     if attempt.is_handed_over:  # retry(throw=False), and an error after it
         return
@@ -125,21 +129,21 @@ def _settle_failure(task: Any, attempt: Attempt, error: Exception) -> None:
         _bury(task, attempt, error, decision.reason)
 
 
-def _retry(task: Any, attempt: Attempt, error: Exception, wait: Wait) -> Decision:
+def _retry(task: Any, attempt: Attempt, error: BaseException, wait: Wait) -> Decision:
     """Raise Retry or Reject, or return what the budget says against it."""
     attempt.latest_ms = wait.latest_ms
     try:
         task.retry(exc=error, countdown=wait.delay_ms / 1000, max_retries=task.request.retries + 1)
     except (Retry, Reject):
         raise
-    except Exception:
+    except BaseException:
         if not isinstance(attempt.decision, Dead):
             raise
         return attempt.decision
     return wait
 
 
-def _decision(task: Any, attempt: Attempt, error: Exception) -> Decision:
+def _decision(task: Any, attempt: Attempt, error: BaseException) -> Decision:
     if isinstance(error, DeadLetter):
         return Dead(Reason.REQUESTED)
     if isinstance(error, CrashLoop):

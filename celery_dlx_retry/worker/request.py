@@ -28,6 +28,7 @@ from celery.worker.request import Request
 from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
+from celery_dlx_retry.core.frame import has_room, room_beside
 from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
@@ -40,7 +41,7 @@ from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.clock import is_due, now_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel
 from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
-from celery_dlx_retry.worker.runtime import AFTER_A_CRASH, runtime_of
+from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
 from celery_dlx_retry.worker.versions import has_stored_success
@@ -86,7 +87,7 @@ class DLXRequest(Request):
             self._delivery_info,
             queue=queue,
             message=message_of(message),
-            worker=f"{self.hostname}/{os.getpid()}",
+            worker=f"{self.hostname}/{runtime.life}",
             is_bound=runtime.is_bound(queue),
             forwards=runtime.is_bound(queue) and runtime.pipeline is not None,
         )
@@ -102,6 +103,8 @@ class DLXRequest(Request):
         if getattr(exc_info, "dlx_given_back", None) is not None:
             self._give_back(exc_info.dlx_given_back, has_waited=not self._delivery_info.forwards)  # type: ignore[attr-defined]
             return None
+        # Celery's tracer told nobody of it: that is left to the main process, as with a process that is gone.
+        return_ok = return_ok and not getattr(exc_info, "dlx_is_untold", False)
         error = _error_of(exc_info)
         self._is_settled = getattr(exc_info, "dlx_is_settled", False)
         if not self._is_settled and self._is_ours_to_settle(error):
@@ -247,21 +250,21 @@ class DLXRequest(Request):
         return True
 
     def _decision(self, error: BaseException) -> Decision:
-        headers = self._delivery_info.message.headers  # type: ignore[attr-defined]
-        if "task" not in headers:
-            return Dead(Reason.FAILED)  # protocol 1 counts in its body, which we do not rewrite
+        message = self._delivery_info.message  # type: ignore[attr-defined]
+        # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
+        has_retries = "task" in message.headers and has_room(message.headers, room=room_beside(message.properties))
         if isinstance(error, WorkerLostError):
-            crashes = crashes_of(headers) + 1
-            if crashes >= runtime_of(self._app).settings.crash_limit:
+            crashes, runtime = crashes_of(message.headers) + 1, runtime_of(self._app)
+            if not has_retries or crashes >= runtime.settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
-            return Wait(AFTER_A_CRASH.delay_ms(crashes, error) or 0)
+            return Wait(runtime.after_a_crash_ms(crashes))
         if isinstance(error, TimeLimitExceeded):
-            return self._decision_on_timeout(error)
+            return self._decision_on_timeout(error, has_retries=has_retries)
         return Dead(Reason.FAILED)
 
-    def _decision_on_timeout(self, error: BaseException) -> Decision:
+    def _decision_on_timeout(self, error: BaseException, *, has_retries: bool) -> Decision:
         decision: Decision = self.task.decide(error, request=self._context)
-        if isinstance(decision, Wait):
+        if isinstance(decision, Wait) and has_retries:
             return charged(self.task, decision)
         return decision if isinstance(decision, LetFail) else Dead(Reason.TIMEOUT)
 

@@ -26,7 +26,7 @@ from celery_dlx_retry.core.lanes import grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
 from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
-from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
+from celery_dlx_retry.errors import DelayTooLong, Forbidden, NotRabbitMQ
 from celery_dlx_retry.worker.lanes import Lanes
 from celery_dlx_retry.worker.pace import Pace, Paces
 
@@ -66,7 +66,7 @@ _SETTLED_BY_FLAGS = (
 )
 
 # What took its pool process down comes back later each time; how often is dlx_crash_limit.
-AFTER_A_CRASH = Exponential(1, factor=10, limit=100, retries=None)
+_AFTER_A_CRASH = Exponential(1, factor=10, limit=100, retries=None)
 
 
 def runtime_of(app: Celery) -> Runtime:
@@ -91,6 +91,8 @@ class Runtime:
         self.quick_pace = Pace(first=1.0, longest=_LONGEST_QUICK_PAUSE_SECONDS)
         self._has_ladder = False
         self._mended = -_MEND_SECONDS
+        #: Which life of a worker this is. Name and pid tell not: a container that starts again has both again.
+        self.life = ""
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
         #: Retries that come with results go out here, in a main process whose event loop takes the results.
@@ -107,8 +109,11 @@ class Runtime:
 
     def foresee(self) -> None:
         """Compute what forked children inherit, and find what is wrong with it before anything runs."""
-        for delay_ms in self.exact_lanes:
-            self._lane_ms(delay_ms)
+        for who, delays in self._announced():
+            for delay_ms in sorted(delays):
+                if delay_ms > self.settings.max_delay_ms:
+                    raise DelayTooLong(who=who, delay_ms=delay_ms, limit_ms=self.settings.max_delay_ms)
+        self.exact_lanes  # noqa: B018 - computed and kept
 
     @cached_property
     def settings(self) -> Settings:
@@ -172,12 +177,21 @@ class Runtime:
     @cached_property
     def exact_lanes(self) -> frozenset[int]:
         """Every delay, in ms, that registered tasks are known to need."""
-        delays: set[int] = set()
-        for task in self._app.tasks.values():
-            delays |= getattr(task, "known_delays_ms", frozenset)()
+        return frozenset().union(*(delays for _, delays in self._announced())) - {0}
+
+    def _announced(self) -> Iterator[tuple[str, frozenset[int]]]:
+        """Who needs which delays."""
+        longest_ms = self.settings.max_delay_ms
+        for name, task in sorted(self._app.tasks.items()):
+            if hasattr(task, "known_delays_ms"):
+                yield f"The task {name!r}", task.known_delays_ms(longest_ms)
         if self.settings.budget is not None:
-            delays |= self.settings.budget.known_delays_ms()
-        return frozenset(delays - {0}) | AFTER_A_CRASH.known_delays_ms()
+            yield "dlx_budget", self.settings.budget.known_delays_ms()
+        yield "A crash", frozenset(min(ms, longest_ms) for ms in _AFTER_A_CRASH.known_delays_ms())
+
+    def after_a_crash_ms(self, crashes: int) -> int:
+        """How long a task waits that has taken so many pool processes down."""
+        return min(_AFTER_A_CRASH.delay_ms(crashes, Exception()) or 0, self.settings.max_delay_ms)
 
     @cached_property
     def lanes(self) -> Lanes:

@@ -16,7 +16,7 @@ from celery_dlx_retry.core.breaker import Breaker
 from celery_dlx_retry.core.budget import as_budget
 from celery_dlx_retry.core.headers import Failure, first_failed_at_ms, own_headers, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
-from celery_dlx_retry.core.policy import Dead, Wait, as_policy, decide
+from celery_dlx_retry.core.policy import MAX_DELAY_MS, Dead, Wait, as_policy, decide
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.core.ways import Wish
@@ -166,8 +166,9 @@ class DLXRetryTask(Task):
         try:
             if attempt.is_exhausted:
                 return ask(**when)
-            seconds = self.default_retry_delay if countdown is None and not eta else countdown
-            wait = Wait(delay_ms(self.app, countdown=seconds, eta=eta), attempt.latest_ms)
+            if countdown is None and not eta:
+                when["countdown"] = countdown = self._default_delay(runtime_of(self.app).settings.max_delay_ms)
+            wait = Wait(delay_ms(self.app, countdown=countdown, eta=eta), attempt.latest_ms)
             return retry_within(self, attempt, ask, wait, when)
         except (PublishError, TopologyError) as problem:
             raise give_back(self, attempt, problem) from problem
@@ -263,8 +264,8 @@ class DLXRetryTask(Task):
         return result
 
     @classmethod
-    def known_delays_ms(cls) -> frozenset[int]:
-        """Every delay that this task is known to need, before it has ever failed."""
+    def known_delays_ms(cls, longest_ms: int = MAX_DELAY_MS) -> frozenset[int]:
+        """Every delay that this task is known to need, before it has ever failed, where none may be longer."""
         if _is_builtin(cls):
             return frozenset()
         limits: frozenset[int] = frozenset()
@@ -273,8 +274,8 @@ class DLXRetryTask(Task):
         if cls.breaker is not None:
             limits |= cls.breaker.known_delays_ms()
         if cls.policy is not None:
-            return as_policy(cls.policy).known_delays_ms() | limits
-        delays = {to_ms(cls.default_retry_delay, what=f"{cls.name}.default_retry_delay")}
+            return as_policy(cls.policy).within(longest_ms).known_delays_ms() | limits
+        delays = {to_ms(cls._default_delay(longest_ms), what=f"{cls.name}.default_retry_delay")}
         countdown = getattr(cls, "retry_kwargs", {}).get("countdown")
         if isinstance(countdown, (int, float)):
             delays.add(to_ms(countdown, what=f"{cls.name}.retry_kwargs['countdown']"))
@@ -286,6 +287,12 @@ class DLXRetryTask(Task):
             )
         return limits | delays
 
+    @classmethod
+    def _default_delay(cls, longest_ms: int) -> float:
+        """What retry() waits that says nothing; three minutes are Celery's word and nobody's wish."""
+        delay: float = cls.default_retry_delay
+        return min(delay, longest_ms / 1000) if delay == Task.default_retry_delay else delay
+
     def decide(self, error: BaseException, *, request: Any = None) -> Decision:
         """What the policy says to this error, now; without one, nothing is retried that does not ask for it."""
         if self.policy is None:
@@ -295,7 +302,7 @@ class DLXRetryTask(Task):
         info: DeliveryInfo = request.delivery_info
         first_ms = first_failed_at_ms(info.message.headers, now_ms=at_ms)
         return decide(
-            as_policy(self.policy),
+            as_policy(self.policy).within(runtime_of(self.app).settings.max_delay_ms),
             error,
             attempt=request.retries + 1,
             elapsed_ms=at_ms - first_ms,

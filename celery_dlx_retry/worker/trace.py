@@ -7,6 +7,7 @@ The main process would then take a message for lost that waits in a lane, or is 
 from __future__ import annotations
 
 import functools
+import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ from celery.app.trace import TraceInfo, trace_ok_t
 from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
+from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 
 from celery_dlx_retry.worker.breaker import held_back, tell
 from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
+from celery_dlx_retry.worker.ends import is_end_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,17 +80,10 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         pay_in(task, retries=request.get("retries"))
         try:
             outcome = tracer(uuid, args, kwargs, request)
-        except (WorkerShutdown, WorkerTerminate):
-            raise
-        except SystemExit as exc:
-            if current_process().name != "MainProcess":
-                raise  # a pool process may exit, and the main process will see it
-            outcome = trace_ok_t(as_lost(exc), TraceInfo(FAILURE, exc), 0.0, None)
-        except Exception as exc:
-            if not attempt.is_settled:
+        except BaseException as exc:
+            outcome = _outcome_of(exc, task, attempt, request)
+            if outcome is None:
                 raise
-            logger.exception("after the hand-over id=%s", uuid)
-            outcome = trace_ok_t(ExceptionInfo(), TraceInfo(FAILURE, exc), 0.0, None)
         tell(task, attempt, has_returned=outcome.info is None)
         if isinstance(outcome.retval, ExceptionInfo):
             _write_on(outcome.retval, attempt)
@@ -104,6 +100,26 @@ def _write_on(result: Any, attempt: Attempt) -> None:
         result.dlx_given_back = getattr(attempt.problem, "exchange", "")
 
 
+def _outcome_of(error: BaseException, task: Any, attempt: Attempt, request: Any) -> Any:
+    """What to tell the main process of an error that Celery's tracer did not take; None if it is to fly on."""
+    if isinstance(error, (WorkerShutdown, WorkerTerminate)):
+        return None
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        # A pool process may exit, and the main process will see it.
+        is_lost = current_process().name == "MainProcess"
+        return trace_ok_t(as_lost(error), TraceInfo(FAILURE, error), 0.0, None) if is_lost else None
+    if isinstance(error, Exception) and not attempt.is_settled:
+        return None
+    if is_end_of_run(task, error, limits=request.get("timelimit")):
+        return None
+    is_untold = error is attempt.untold or not attempt.is_settled
+    if not is_untold:
+        logger.error("after the hand-over id=%s", request.get("id"), exc_info=error)
+    outcome = trace_ok_t(_picklable(error), TraceInfo(FAILURE, error), 0.0, None)
+    outcome.retval.dlx_is_untold = is_untold
+    return outcome
+
+
 def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:
     """The same tracer with our TraceInfo; if it is not Celery's own, or made otherwise, it stays as it is."""
     try:
@@ -115,6 +131,12 @@ def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:
         task.name, task, task.app.loader, hostname, Info=QuickTraceInfo, app=task.app
     )
     return quick
+
+
+def _picklable(error: BaseException) -> ExceptionInfo:
+    """As Celery sends a failure to the main process."""
+    kind, error = get_pickleable_etype(type(error)), get_pickleable_exception(error)
+    return ExceptionInfo((kind, error, error.__traceback__ or sys.exc_info()[2]))
 
 
 def as_lost(error: BaseException) -> ExceptionInfo:

@@ -21,12 +21,12 @@ ODD_IDS = {
 
 @pytest.fixture
 def marks(bench):
-    return marks_of(bench.names, "8f14e45f")
+    return marks_of(bench.names, "8f14e45f", queue="orders")
 
 
 def test_the_queue_of_marks_is_classic_and_expires_after_a_day_unused(bench, marks):
     assert marks == QueueSpec(
-        name=f"{bench.prefix}.v1.starts.1064473bd4daed5e72d0f78d86a97f8a",
+        name=f"{bench.prefix}.v1.starts.f5b35accac5b454c7a0dc7029e4111fa",
         arguments=(("x-queue-type", "classic"), ("x-expires", 86_400_000)),
     )
 
@@ -66,15 +66,19 @@ def test_a_count_of_nothing_leaves_the_connection_good_for_the_mark(bench, marks
     assert [idle for idle, _ in publisher._idle] == [before]
 
 
-def test_marks_belong_to_one_task_and_one_prefix(bench, marks):
+def test_marks_belong_to_one_task_one_queue_and_one_prefix(bench, marks):
     publisher = bench.publisher()
-    others = [marks_of(bench.names, "8f14e45e"), marks_of(type(bench.names)(prefix=f"{bench.prefix}b"), "8f14e45f")]
+    others = [
+        marks_of(bench.names, "8f14e45e", queue="orders"),
+        marks_of(bench.names, "8f14e45f", queue="mails"),
+        marks_of(type(bench.names)(prefix=f"{bench.prefix}b"), "8f14e45f", queue="orders"),
+    ]
     for one in (marks, *others):
         mark(publisher, one, worker="other/1")
 
     forget(publisher, marks)
 
-    assert [count(publisher, one, worker="me/2") for one in (marks, *others)] == [0, 1, 1]
+    assert [count(publisher, one, worker="me/2") for one in (marks, *others)] == [0, 1, 1, 1]
 
 
 def test_after_being_forgotten_they_count_from_the_start(bench, marks):
@@ -99,7 +103,7 @@ def test_marks_survive_a_restart_of_the_broker(bench, broker, marks):
 
 def test_the_broker_takes_every_task_id_and_keeps_them_apart(bench):
     publisher = bench.publisher()
-    every = [marks_of(bench.names, task_id) for task_id in ODD_IDS.values()]
+    every = [marks_of(bench.names, task_id, queue="orders") for task_id in ODD_IDS.values()]
 
     for one in every:
         mark(publisher, one, worker="other/1")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
+from celery_dlx_retry.core.frame import fitted, size_of
 from celery_dlx_retry.core.headers import (
     DeadRecord,
     Failure,
-    _size,
     crashes_of,
     cut,
     describe,
@@ -382,12 +382,27 @@ def test_a_forged_record_is_none_and_does_not_hide_what_the_broker_tells(header,
     assert record_of({**forged, **BROKER_HEADERS}).reason is Reason.REJECTED
 
 
-@pytest.mark.parametrize("header", ["reason", "task", "task-id", "queue", "family", "worker", "attempts", "died-at-ms"])
-def test_a_record_without_a_part_is_none(header):
+@pytest.mark.parametrize("header", ["reason", "queue"])
+def test_a_record_without_its_reason_or_its_queue_is_none(header):
     headers = with_record({}, RECORD)
     del headers[f"dlx-dead-{header}"]
 
     assert record_of(headers) is None
+
+
+def test_reason_and_queue_are_a_record_and_celerys_headers_tell_the_rest():
+    headers = {"dlx-dead-reason": "failed", "dlx-dead-queue": "orders", "task": "t", "id": "7", "retries": 2}
+
+    assert record_of(headers) == DeadRecord(
+        reason=Reason.FAILED,
+        task="t",
+        task_id="7",
+        queue="orders",
+        family="orders",
+        worker="",
+        attempts=3,
+        died_at_ms=0,
+    )
 
 
 @given(st.sampled_from(list(with_record({}, RECORD))), anything, anything, anything)
@@ -457,7 +472,7 @@ def test_a_dead_letter_fits_one_frame_whatever_its_message_carried(headers):
 
     letter = with_record(with_failure(headers, FAILURE), record)
 
-    assert len(on_the_wire(letter)) <= min(_size(letter), FRAME_BYTES - 10_000)
+    assert len(on_the_wire(letter)) <= min(size_of(letter), FRAME_BYTES - 10_000)
     assert {key: letter[key] for key in headers} == headers
 
 
@@ -479,6 +494,41 @@ def test_a_traceback_gives_way_to_the_messages_own_headers():
 
     assert 0 < len(letter["dlx-dead-traceback"]) < 10_000
     assert len(on_the_wire(letter)) <= 120_000
+
+
+CELERYS = {"task": "shop.charge", "id": "7b1c", "argsrepr": "()", "eta": None, "retries": 3, "origin": "gen1@host"}
+
+
+@pytest.mark.parametrize("room", range(0, 3_000, 7))
+def test_in_a_full_frame_ours_makes_way_and_the_senders_stays(room):
+    sent = {**CELERYS, "pad": "x" * 500}
+    letter = with_record(with_failure(sent, FAILURE), RECORD)
+
+    kept = fitted(letter, room=room)
+
+    assert len(on_the_wire(kept)) <= room or kept == {key: sent[key] for key in ("task", "id", "retries", "pad")}
+    assert kept.items() <= letter.items()
+    assert kept["pad"] == sent["pad"]
+    if room >= size_of(sent) + 20:
+        assert record_of(kept).reason == RECORD.reason
+        assert record_of(kept).queue == RECORD.queue
+        assert (record_of(kept).task, record_of(kept).task_id, record_of(kept).attempts) == ("shop.charge", "7b1c", 4)
+
+
+def test_what_fits_stays_as_it_is():
+    letter = with_record(with_failure(CELERYS, FAILURE), RECORD)
+
+    assert fitted(letter, room=size_of(letter)) == letter
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=9),
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(),
+    )
+)
+def test_no_table_is_longer_than_we_say(headers):
+    assert len(on_the_wire(headers)) <= size_of(headers)
 
 
 def as_dict(record):

@@ -429,6 +429,39 @@ def test_every_backoff_that_is_granted_was_known(policy, attempt):
     assert decision == EXHAUSTED or decision.delay_ms in policy.known_delays_ms()
 
 
+# Within a longest delay
+
+
+def test_a_backoff_without_a_limit_ends_at_the_longest_delay():
+    longest = 5_000
+    known = {
+        Exponential(1, retries=None): {1000, 2000, 4000, 5000},
+        Linear(2, retries=None): {2000, 4000, 5000},
+        Linear(2, rules=[On(OSError, Exponential(3, retries=9))]): {2000, 3000, 4000, 5000},
+    }
+
+    assert {policy: policy.within(longest).known_delays_ms() for policy in known} == known
+
+
+@pytest.mark.parametrize(
+    "policy", [Fixed(60), Delays([1, 60]), Exponential(1, limit=60, retries=9), Linear(60), Exponential(60)], ids=shown
+)
+def test_who_asks_for_more_than_the_longest_delay_is_not_cut_short(policy):
+    assert max(policy.within(5_000).known_delays_ms()) == 60_000
+
+
+@given(
+    st.sampled_from([None, FullJitter(), ProportionalJitter(0.3), ProportionalJitter(1)]),
+    st.integers(1_000, MAX_DELAY_MS),
+    st.integers(1, 100_000),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_no_jitter_makes_it_longer_than_the_longest_delay(jitter, longest_ms, attempt, chance):
+    policy = Exponential(0.5, retries=None, jitter=jitter).within(longest_ms)
+
+    assert decided(policy, attempt=attempt, chance=chance).delay_ms <= longest_ms
+
+
 # Values
 
 NAMES = {**globals(), "datetime": sys.modules["datetime"]}

@@ -172,8 +172,8 @@ def test_all_copies_of_a_broadcast_share_one_dead_letter_queue():
 
 
 def test_the_marks_of_a_suspect_message_of_version_1():
-    assert marks_of(NAMES, "7b1c") == QueueSpec(
-        name="dlx.v1.starts.7c43167f762756b0dccbcef2b4441c0f",
+    assert marks_of(NAMES, "7b1c", queue="orders") == QueueSpec(
+        name="dlx.v1.starts.89ff1d2d8a578af2116b66f39520bead",
         arguments=(("x-queue-type", "classic"), ("x-expires", 86_400_000)),
     )
 

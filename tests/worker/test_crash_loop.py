@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from celery import Celery
+from kombu.connection import Connection
+from kombu.messaging import Consumer, Producer
+from kombu.utils.uuid import uuid
 from support import eventually
 
-from celery_dlx_retry.broker.starts import marks_of
+from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.broker.starts import count, mark, marks_of
+from celery_dlx_retry.worker.request import DLXRequest
+from celery_dlx_retry.worker.runtime import runtime_of
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -28,7 +36,7 @@ def test_a_crash_loop_ends_as_a_dead_letter_and_innocents_run(project, kind):
     assert len(project.records(id=killer.id)) == 3
     for result in innocents:
         assert len(project.records(id=result.id)) == 1
-    assert project.depth(marks_of(project.names, killer.id).name) is None
+    assert project.depth(marks_of(project.names, killer.id, queue=project.queue).name) is None
 
 
 def test_a_worker_that_was_killed_for_nothing_runs_its_tasks_again_and_leaves_no_mark(project):
@@ -41,5 +49,57 @@ def test_a_worker_that_was_killed_for_nothing_runs_its_tasks_again_and_leaves_no
 
     for result in results:
         assert len(project.records(id=result.id, event="run")) == 2
-        assert project.depth(marks_of(project.names, result.id).name) is None
+        assert project.depth(marks_of(project.names, result.id, queue=project.queue).name) is None
     assert project.dead() == []
+
+
+def test_a_copy_in_another_queue_is_not_blamed(project):
+    """A fanout exchange gives the message with its one id to each of its queues; one copy has killed a worker."""
+    project.conf["dlx_crash_limit"] = 1
+    other, task_id = f"{project.prefix}.other", uuid()
+    publisher = Publisher(lambda: Connection(project.url), confirm_timeout_ms=10_000)
+    mark(publisher, marks_of(project.names, task_id, queue=project.queue), worker="killed/1")
+
+    with project.worker("-Q", other):
+        project.send("reject", kwargs={"requeue": True}, queue=other, task_id=task_id)
+        (letter,) = eventually(lambda: project.dead(other))
+
+    assert letter.record.reason == "rejected"
+    assert len(project.records(id=task_id)) == 2
+    publisher.close()
+
+
+def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_one(project):
+    """As in a container that is restarted: the same host name, and the main process is number 1 each time."""
+    app = Celery("restarted", config_source=dict(project.conf), set_as_current=False)
+    task = app.tasks[app.task(_nothing, name="project.kill_worker", base=DLXRetryTask).name]
+    publisher, marks = runtime_of(app).publisher, marks_of(runtime_of(app).names, uuid(), queue=project.queue)
+
+    found = []
+    for _ in range(3):
+        app.WorkController(hostname="shop@pod-0", pool="solo")
+        worker = _request(app, task).delivery_info.worker
+        found.append(count(publisher, marks, worker=worker))
+        mark(publisher, marks, worker=worker)
+    found.append(count(publisher, marks, worker=worker))  # of the one that asks, which lives
+
+    assert found == [0, 1, 2, 2]
+    app.close()
+
+
+def _nothing():
+    """A task's body."""
+
+
+def _request(app, task):
+    """What a worker of this app makes of a message that it takes from its queue."""
+    received = []
+    with Connection(app.conf.broker_url) as connection:
+        queue = app.amqp.queues[app.conf.task_default_queue]
+        message = app.amqp.as_task_v2(uuid(), task.name, args=[])
+        Producer(connection).publish(
+            message.body, routing_key=queue.name, declare=[queue], headers=message.headers, serializer="json"
+        )
+        with Consumer(connection, queues=[queue], on_message=received.append, no_ack=True):
+            connection.drain_events(timeout=10)
+    return DLXRequest(received[0], app=app, task=task, hostname="shop@pod-0")

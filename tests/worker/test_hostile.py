@@ -15,6 +15,7 @@ from amqp import Message as RawMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu.connection import Connection
+from kombu.utils.uuid import uuid
 from support import eventually
 
 from celery_dlx_retry.core.reasons import Reason
@@ -337,6 +338,46 @@ def test_headers_near_the_limit_of_a_frame_leave_room_for_retries_and_a_dead_let
     assert (letter.record.reason, letter.record.attempts) == ("exhausted", 3)
     assert header_bytes(letter) < FRAME_BYTES
     assert project.worker.process.poll() is None
+
+
+@pytest.mark.parametrize("spare", [0, 40, 100, 170, 400, 1_500])
+def test_headers_as_long_as_a_frame_end_as_dead_letters_and_bounce_for_ever_in_none(project, spare):
+    """The broker took them from the sender; what is left of the frame is less than our own headers need."""
+    sent = [
+        _fill(project, "hostile.raise_it", ["surrogates"], {}, spare=spare),
+        _fill(project, "hostile.raise_it", ["surrogates"], {"retries": 2}, spare=spare),
+        _fill(project, "hostile.unheard_of", [], {}, spare=spare),
+    ]
+
+    def letters():
+        found = {one.message.properties["correlation_id"]: one for one in project.dead()}
+        return found if found.keys() >= {task_id for task_id, _ in sent} else None
+
+    found = eventually(letters, within=30)
+    for task_id, pad in sent:
+        assert found[task_id].message.headers["pad"] == pad
+        assert header_bytes(found[task_id]) <= FRAME_BYTES - 20
+    reasons = [found[task_id].record and str(found[task_id].record.reason) for task_id, _ in sent]
+    # Celery's retry() adds a root_id, a parent_id and more; if that leaves no room for a reason, there is no retry.
+    assert reasons == ["failed", "exhausted" if spare >= 100 else "failed", "unknown-task"]
+    assert project.worker.process.poll() is None
+
+
+def _fill(project, name, args, kwargs, *, spare):
+    """Send a task with headers that leave so many bytes of their frame free; its id, and what they were filled with."""
+    message = project.app.amqp.as_task_v2(uuid(), name, args=args, kwargs=kwargs)
+    properties = {"correlation_id": message.properties["correlation_id"], "delivery_mode": 2}
+    properties |= {"content_type": JSON, "content_encoding": "utf-8", "priority": 0}
+    empty = RawMessage("", application_headers={**message.headers, "pad": ""}, **properties)
+    pad = "x" * (FRAME_BYTES - 20 - len(empty._serialize_properties()) - spare)
+    with Connection(project.url) as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+        channel.basic_publish_confirm(
+            RawMessage(json.dumps(message.body), application_headers={**message.headers, "pad": pad}, **properties),
+            routing_key=project.queue,
+        )
+    return message.properties["correlation_id"], pad
 
 
 def dead_of(project, *results):

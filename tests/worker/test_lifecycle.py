@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -65,7 +66,7 @@ def test_a_worker_that_only_checks_stops_when_something_is_missing(project):
     [
         ({"dlx_prefx": "x"}, (), "There is no setting 'dlx_prefx'. Did you mean 'dlx_prefix'?"),
         ({"dlx_grid": 5}, (), "dlx_grid is 5; it must be a number from 1.01 to 2."),
-        ({"dlx_max_delay": 60}, (), "A retry asks to wait 180000 ms; dlx_max_delay allows 60000 ms."),
+        ({"dlx_max_delay": 0.09}, (), "The task 'project.by_policy' asks to wait 100 ms; dlx_max_delay allows 90 ms."),
         ({}, ("--dlx-prefix", "a b"), "dlx_prefix is 'a b'; it must be"),
         ({}, ("--dlx-queue-type", "stream"), "'stream' is not one of 'classic', 'quorum'"),
         ({}, ("--dlx-confirm-timeout", "soon"), "'soon' is not a valid float"),
@@ -78,6 +79,39 @@ def test_a_wrong_setting_or_flag_is_one_sentence_and_no_start(project, conf, fla
 
     assert sentence in log
     assert "Traceback" not in log
+
+
+def test_a_queue_that_was_made_for_another_prefix_is_one_sentence_and_no_start(project, monkeypatch):
+    monkeypatch.setenv("PROJECT_QUEUES", json.dumps({project.queue: {}}))
+
+    log = refused(project.start(module="project_prefixes"))
+
+    assert f"dlx_queue({project.queue!r}): its dead letters go to 'dlx.v1.dead', and dlx_prefix is" in log
+    assert f"say dlx_queue({project.queue!r}, prefix={project.prefix!r}), or set dlx_prefix = 'dlx'." in log
+    assert "Traceback" not in log
+    assert project.depth(project.queue) is None
+
+
+def test_a_queue_that_was_made_for_the_apps_prefix_starts(project, monkeypatch):
+    monkeypatch.setenv("PROJECT_QUEUES", json.dumps({project.queue: {"prefix": project.prefix}}))
+
+    with project.worker(module="project_prefixes"):
+        assert project.depth(project.queue) == 0
+
+
+def test_where_no_wait_may_be_long_what_has_no_limit_of_its_own_ends_there(project):
+    """Nobody asked for the hundred seconds after a crash, for Celery's three minutes, or for the years of a backoff."""
+    project.conf["dlx_max_delay"] = 0.7
+    with project.worker(module="project_growing"):
+        crashed, silent, grown = project.send("crash", 1), project.send("say_nothing"), project.send("grow", 3)
+        eventually(lambda: len(project.records(id=grown.id)) == 4)
+        eventually(lambda: len(project.records(id=crashed.id)) == len(project.records(id=silent.id)) == 2)
+
+    assert project.dead() == []
+    for task, least in ((crashed, [0.7]), (silent, [0.7]), (grown, [0.1, 0.7, 0.7])):
+        at = [run["at"] for run in project.records(id=task.id)]
+        assert all(later - sooner >= wait for sooner, later, wait in zip(at, at[1:], least, strict=False))
+    eventually(lambda: project.depth(project.lane(700)) == 0)  # a quorum lane counts a little late
 
 
 def test_the_flags_are_in_the_help(project):

@@ -80,3 +80,16 @@ def test_a_result_that_cannot_be_encoded_is_a_failure_that_is_kept(project):
     assert letter.record.reason == "failed"
     assert letter.record.task_id == result.id
     assert result.state == "FAILURE"
+
+
+def test_messages_of_protocol_1_are_not_retried_from_here_and_keep_their_reason(project):
+    project.app.conf.task_protocol = 1
+    with project.worker():
+        results = {"worker-lost": project.send("crash"), "timeout": project.send("overrun_once")}
+        eventually(lambda: len(project.dead()) == 2)
+
+    # Such a message has its id in its body.
+    assert {str(letter.record.reason): letter.record.task_id for letter in project.dead()} == {
+        reason: result.id for reason, result in results.items()
+    }
+    assert len(project.records()) == 2

@@ -52,7 +52,7 @@ def delete(url: str, names: Names, task_ids: Iterable[str]) -> None:
     with Connection(url) as connection:
         connection.ensure_connection(max_retries=10)
         with closing(connection.channel()) as channel:
-            for name in queues | {marks_of(names, task_id).name for task_id in task_ids}:
+            for name in queues | {marks_of(names, task_id, queue=queue).name for task_id in task_ids}:
                 channel.queue_delete(name, nowait=True)
             for name in exchanges:
                 channel.exchange_delete(name, nowait=True)
