@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from amqp.exceptions import NotFound
 from celery import Celery
+from kombu import pools
 from kombu.connection import Connection
 from support import eventually
 
@@ -89,6 +90,7 @@ class Project:
             if pool := getattr(getattr(app.backend, "client", None), "connection_pool", None):
                 pool.disconnect()
             app.close()
+        pools.reset()  # all apps on a broker share them, and the next test may have restarted it
 
     @property
     def results(self) -> Path:

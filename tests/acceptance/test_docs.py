@@ -153,7 +153,9 @@ def test_every_dlx_command_on_the_pages_exists_with_its_options():
 
 
 def test_every_dlx_command_has_a_place_in_the_reference_and_so_has_each_of_its_options():
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("commands", "dead-letters", "doctor", "brokers"))
+    text = "".join(
+        (ROOT / "docs" / f"{page}.md").read_text() for page in ("commands", "dead-letters", "doctor", "brokers")
+    )
 
     for path, command in leaves(cli.dlx):
         assert re.search(rf"^\| .*`{path}`|^#+ .*\b{path.split()[-1]}\b|celery .* dlx {path}\b", text, re.MULTILINE), (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from celery import Celery
+from celery._state import _set_task_join_will_block
 from kombu.connection import Connection
 from kombu.messaging import Consumer, Producer
 from kombu.utils.uuid import uuid
@@ -85,6 +86,7 @@ def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_
 
     assert found == [0, 1, 2, 2]
     app.close()
+    _set_task_join_will_block(False)  # it is this process that has been a worker
 
 
 def _nothing():

@@ -350,7 +350,7 @@ def test_headers_as_long_as_a_frame_end_as_dead_letters_and_bounce_for_ever_in_n
     ]
 
     def letters():
-        found = {one.message.properties["correlation_id"]: one for one in project.dead()}
+        found = {one.message.properties.get("correlation_id"): one for one in project.dead()}
         return found if found.keys() >= {task_id for task_id, _ in sent} else None
 
     found = eventually(letters, within=30)
