@@ -98,6 +98,8 @@ class DLXRequest(Request):
         if parcel is not None:
             options = {"send_failed_event": send_failed_event, "return_ok": return_ok}
             then = functools.partial(self._on_forwarded, parcel, exc_info, options)
+            # Its run is over. Whoever cancels what is active would end a process that is busy with another task.
+            state.task_ready(self)
             forward(runtime_of(self._app), parcel, self._queue, then)
             return None
         if getattr(exc_info, "dlx_given_back", None) is not None:
@@ -106,6 +108,10 @@ class DLXRequest(Request):
         # Celery's tracer told nobody of it: that is left to the main process, as with a process that is gone.
         return_ok = return_ok and not getattr(exc_info, "dlx_is_untold", False)
         error = _error_of(exc_info)
+        if isinstance(error, Terminated) and not self._is_to_be_terminated():
+            # Its process was ended for the sake of another task that had been there; Celery would acknowledge this one.
+            exc_info = as_lost(error)
+            error = _error_of(exc_info)
         self._is_settled = getattr(exc_info, "dlx_is_settled", False)
         if not self._is_settled and self._is_ours_to_settle(error):
             if isinstance(error, (SystemExit, KeyboardInterrupt)):
@@ -181,6 +187,10 @@ class DLXRequest(Request):
     def _queue(self) -> WorkQueue:
         info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
         return info.queue
+
+    def _is_to_be_terminated(self) -> bool:
+        """Somebody revoked this task, or a shutdown cancels it."""
+        return bool(self._already_revoked or self._already_cancelled or self._terminate_on_ack)
 
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (

@@ -86,7 +86,7 @@ def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_
 
     assert found == [0, 1, 2, 2]
     app.close()
-    _set_task_join_will_block(False)  # it is this process that has been a worker
+    _set_task_join_will_block(blocks=False)  # it is this process that has been a worker
 
 
 def _nothing():
