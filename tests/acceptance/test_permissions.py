@@ -91,7 +91,7 @@ def test_a_worker_needs_no_more_than_the_page_says(shop, tenancy):
         next(worker for worker in workers if f"{killed.id}] received" in worker.log).kill()
         eventually(lambda: shop.depth(marks_of(shop.names, killed.id, queue="orders").name) == 1)
         eventually(lambda: shop.records(id=killed.id, event="done"))
-        eventually(lambda: shop.depth(marks_of(shop.names, killed.id).name) is None)
+        eventually(lambda: shop.depth(marks_of(shop.names, killed.id, queue="orders").name) is None)
 
     assert not was_refused(first.log + second.log)
 
