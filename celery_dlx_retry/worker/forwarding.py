@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 def can_forward(runtime: Runtime) -> bool:
-    """Whether there is an event loop that hears of confirms, and goes on doing so."""
-    return runtime.pipeline is not None and state.should_stop is None
+    """Whether there is an event loop that hears of confirms, and goes on doing so.
+
+    A cold shutdown handles results inside a signal handler, perhaps in the middle of a frame of this very connection.
+    """
+    return runtime.pipeline is not None and state.should_stop is None and state.should_terminate is None
 
 
 def forward(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> None:
@@ -32,13 +35,10 @@ def forward(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> N
     A lane that is not known to stand is made first: a publish to a missing one closes the channel, and nobody knows
     then what became of all that was on its way beside it.
     """
-    if not can_forward(runtime):
-        then(_publish_now(runtime, parcel, queue))
-    elif runtime.lanes.knows(parcel.length_ms):
-        on_told = functools.partial(_on_told, runtime, parcel, queue, then)
-        _publish(runtime, parcel, queue, on_told)
-    else:
+    if can_forward(runtime) and not runtime.lanes.knows(parcel.length_ms):
         _make_lane(runtime, parcel, queue, then)
+    else:
+        _publish(runtime, parcel, queue, functools.partial(_on_told, runtime, parcel, queue, then))
 
 
 def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, FBT002 - in place of Kombu's reject()
@@ -48,10 +48,11 @@ def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, F
 
 
 def _publish(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> None:
-    if runtime.pipeline is None:
+    pipeline = runtime.pipeline if can_forward(runtime) else None
+    if pipeline is None:
         then(_publish_now(runtime, parcel, queue))
     else:
-        runtime.pipeline.publish(parcel.message, exchange=parcel.exchange, routing_key=queue.name, then=then)
+        pipeline.publish(parcel.message, exchange=parcel.exchange, routing_key=queue.name, then=then)
 
 
 def _publish_now(runtime: Runtime, parcel: Parcel, queue: WorkQueue) -> DLXError | None:
@@ -63,7 +64,7 @@ def _publish_now(runtime: Runtime, parcel: Parcel, queue: WorkQueue) -> DLXError
 
 
 def _on_told(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then, problem: DLXError | None) -> None:
-    if isinstance(problem, Unroutable):
+    if isinstance(problem, Unroutable) and can_forward(runtime):
         # The broker says that no queue has it: this is no blind second publish.
         runtime.lanes.forget(parcel.length_ms)
         _make_lane(runtime, parcel, queue, then)
