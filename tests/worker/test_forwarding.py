@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from kombu.connection import Connection
 from support import eventually
@@ -62,12 +64,10 @@ def test_a_lane_that_vanished_is_made_again_and_what_was_on_its_way_arrives(proj
 
 def test_a_task_that_is_given_back_again_and_again_loses_no_life(project, broker):
     """RabbitMQ 4 counts what is rejected and drops it at the delivery limit; 3.x has no limit unless one is set."""
-    limit = {"x-delivery-limit": 2} if int(broker.version.partition(".")[0]) >= 4 else {}
-    with Connection(project.url) as connection:
-        connection.default_channel.queue_declare(
-            project.queue, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum", **limit}
-        )
     project.conf["task_default_queue_type"] = "quorum"
+    if int(broker.version.partition(".")[0]) >= 4:
+        pattern = f"^{re.escape(project.queue)}$"
+        broker.ctl("set_policy", project.prefix, pattern, '{"delivery-limit": 2}', "--apply-to", "queues")
     with project.worker():
         pass  # declares what the next one only checks
     with project.worker("--dlx-check-only"):
