@@ -179,9 +179,10 @@ class ConfirmedProducer(Producer):
         headers = options.get("headers") or {}
         headers = {**(headers if as_found else without_broker_headers(headers)), **self._way_headers}
         room = room_beside({name: value for name, value in options.items() if name in _PROPERTIES})
-        headers = fitted(headers, room=room)
-        if not is_copy and not has_room(headers, room=room):
-            raise HeadersTooLong(size=size_of(headers), room=room)
+        if not has_room(headers, room=room):
+            headers = fitted(headers, room=room)
+            if not is_copy and not has_room(headers, room=room):
+                raise HeadersTooLong(size=size_of(headers), room=room)
         options.update(
             headers=headers,
             # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).

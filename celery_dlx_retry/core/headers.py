@@ -28,6 +28,7 @@ RUNG = "dlx-rung-"
 ORIGINAL = "dlx-original"
 
 _RECORD = "dlx-dead-"
+_BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
 _HISTORY_LENGTH = 20
 _ERROR_BYTES = 2_000
 _LEAST_ERROR_BYTES = 100
@@ -81,20 +82,27 @@ def describe(error: BaseException) -> str:
 
 def history_of(headers: Mapping[str, Any]) -> tuple[Failure, ...]:
     """What the header tells; nothing if it is missing, foreign or forged."""
+    return tuple(
+        Failure(attempt=attempt, at_ms=at_ms, error=error, delay_ms=delay_ms, worker=worker)
+        for attempt, at_ms, error, delay_ms, worker in _rows(headers)
+    )
+
+
+def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
     try:
         rows = json.loads(headers.get(HISTORY, "[]"))
-        return tuple(
-            Failure(
-                attempt=_whole(attempt),
-                at_ms=_whole(at_ms),
-                error=cut(str(error), _ENTRY_BYTES),
-                delay_ms=None if delay_ms is None else _whole(delay_ms),
-                worker=cut(str(worker), _ENTRY_BYTES),
-            )
+        return [
+            [
+                _whole(attempt),
+                _whole(at_ms),
+                cut(str(error), _ENTRY_BYTES),
+                None if delay_ms is None else _whole(delay_ms),
+                cut(str(worker), _ENTRY_BYTES),
+            ]
             for attempt, at_ms, error, delay_ms, worker in rows[-_HISTORY_LENGTH:]
-        )
+        ]
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError):
-        return ()
+        return []
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,13 +132,10 @@ def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
 
 def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
     """The headers after one more failed attempt, without what the broker wrote into them."""
-    history = [*history_of(headers), failure]
-    if len(history) > _HISTORY_LENGTH:
-        del history[1 : len(history) - _HISTORY_LENGTH + 1]
-    rows = [
-        [entry.attempt, entry.at_ms, cut(entry.error, _ENTRY_BYTES), entry.delay_ms, cut(entry.worker, _ENTRY_BYTES)]
-        for entry in history
-    ]
+    error, worker = cut(failure.error, _ENTRY_BYTES), cut(failure.worker, _ENTRY_BYTES)
+    rows = [*_rows(headers), [failure.attempt, failure.at_ms, error, failure.delay_ms, worker]]
+    if len(rows) > _HISTORY_LENGTH:
+        del rows[1 : len(rows) - _HISTORY_LENGTH + 1]
     kept = {
         **without_broker_headers(headers),
         HISTORY: "",
@@ -153,7 +158,7 @@ def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
     A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies.
     """
-    return {key: value for key, value in headers.items() if not _is_broker_header(key)}
+    return {key: value for key, value in headers.items() if not _starts(key, _BROKERS)}
 
 
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
@@ -205,6 +210,8 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 def cut(text: str, size: int) -> str:
     """At most ``size`` bytes of UTF-8, the middle left out; anything that is not valid UTF-8 replaced."""
+    if len(text) <= size and text.isascii():
+        return text
     data = text.encode("utf-8", "replace")
     if len(data) <= size:
         return data.decode()
@@ -255,11 +262,7 @@ def _utc_ms(at: datetime) -> int:
     return int((at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at).timestamp() * 1000)
 
 
-def _is_broker_header(key: Any) -> bool:
-    return _starts(key, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
-
-
-def _starts(key: Any, *prefixes: str) -> bool:
+def _starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
     return isinstance(key, str) and key.startswith(prefixes)  # py-amqp leaves a key that is not UTF-8 as bytes
 
 

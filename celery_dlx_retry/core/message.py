@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# No slots: it goes between the processes of a worker twice for every retry, and pickle asks a class with slots for its
+# fields each time.
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """Everything of it that a publish takes; the body is raw, never decoded."""
 

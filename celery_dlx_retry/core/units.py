@@ -11,12 +11,16 @@ from celery_dlx_retry.errors import InvalidDelay
 
 Seconds: TypeAlias = int | float | timedelta
 
+_LAST_EXACT = 2**53  # from here on a float is not the number that was typed
+
 
 def to_ms(value: Seconds, *, what: str) -> int:
     """Whole milliseconds, rounded up: a delay may be late, never early.
 
     ``what`` names the value in the error: ``"Fixed.delay"``.
     """
+    if (type(value) is int or type(value) is float) and 0 <= value < _LAST_EXACT and value == int(value):
+        return int(value) * 1000  # as most delays are, and without fractions
     if isinstance(value, timedelta):
         # Not total_seconds(): that is a float, and loses microseconds beyond 270 years.
         milliseconds = Fraction(value // timedelta(microseconds=1), 1000)

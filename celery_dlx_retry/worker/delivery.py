@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import WorkQueue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: see Message
 class Parcel:
     """A retry that is written and not yet published: the worker's main process does that, and waits for no confirm."""
 

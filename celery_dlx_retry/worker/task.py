@@ -195,6 +195,10 @@ class DLXRetryTask(Task):
         # The message is to come back as it came, also when this app would now write it otherwise.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
+        for shown, given in (("argsrepr", args), ("kwargsrepr", kwargs)):
+            # Celery writes them anew, and so shows in its logs what the caller had hidden.
+            if given is None and isinstance(text := info.message.headers.get(shown), str):
+                publish.setdefault(shown, text)
         keep_ignore_result(publish, info.message.headers)
         return signature
 

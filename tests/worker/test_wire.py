@@ -93,6 +93,21 @@ def test_a_retry_is_written_as_its_first_message_was(project, writing, value):
         assert headers(retry).get("compression") == headers(first).get("compression")
 
 
+def test_arguments_that_the_caller_hid_from_logs_stay_hidden_in_retries(project):
+    result = send(project, "echo", "card 4111", kwargs={"failures": 2}, argsrepr="(***)", kwargsrepr="{***}")
+
+    assert result.get(timeout=20) == repr("card 4111")
+    shown = [(headers(retry)["argsrepr"], headers(retry)["kwargsrepr"]) for retry in project.tap.waiting()]
+    assert shown == [("(***)", "{***}")] * 2
+
+
+def test_arguments_that_a_retry_replaces_are_shown_as_they_are_now(project):
+    result = send(project, "echo", "old", kwargs={"args": ["new"]}, argsrepr="(***)")
+
+    assert result.get(timeout=20) == repr("new")
+    assert {headers(retry)["argsrepr"] for retry in project.tap.waiting()} == {"('new',)"}
+
+
 @pytest.mark.parametrize(("writing", "value"), WRITINGS)
 def test_a_dead_letter_is_the_message_as_it_came(project, writing, value):
     result = send(project, "exhaust", value, priority=4, kwargs={"max_retries": 0}, **writing)
