@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
 import pytest
 from support import eventually
@@ -12,6 +15,8 @@ from support import eventually
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unreachable
+
+OPEN_CHANNEL = bytes((0, 20, 0, 10))  # class and method
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +45,29 @@ def at_most(seconds):
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds
+
+
+@pytest.fixture
+def silent_url(broker):
+    """A way to the broker on which it answers nothing any more from the first channel on."""
+    parts = urlsplit(broker.url)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pass_on(source, target):
+        with suppress(OSError):
+            while (data := source.recv(65536)) and OPEN_CHANNEL not in data:
+                target.sendall(data)
+
+    def serve():
+        address = (parts.hostname, parts.port)
+        with suppress(OSError), listener.accept()[0] as client, socket.create_connection(address) as server:
+            threading.Thread(target=pass_on, args=(server, client), daemon=True).start()
+            pass_on(client, server)
+            client.recv(1)  # until it hangs up
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield broker.url.replace(f":{parts.port}", f":{listener.getsockname()[1]}")
+    listener.close()
 
 
 class TimeIsUp(Exception):
@@ -111,6 +139,13 @@ def test_a_frozen_broker_holds_nobody_up(bench, broker):
 
     send(publisher, queue, 4)
     eventually(lambda: set(bench.ids(queue)) >= {4})
+
+
+def test_a_broker_that_is_silent_after_its_handshake_is_not_to_be_reached(bench, silent_url):
+    queue, publisher = bench.queue(), bench.publisher(url=silent_url, timeout_ms=500)
+
+    with at_most(5), pytest.raises(Unreachable):
+        send(publisher, queue)
 
 
 def test_a_frozen_broker_does_not_hold_up_a_declaration(bench, broker):
