@@ -15,6 +15,8 @@ from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandF
 from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed, free_ports, wait_until
 
 WAY = "Docker"
+AMQP_PORT = 5672
+MANAGEMENT_PORT = 15672
 PING_SECONDS = 3
 GUARD = Path(__file__).with_name("container_guard.py")
 
@@ -28,14 +30,18 @@ def start_container(image: str) -> Container:
         with warnings.catch_warnings():  # of what the libraries deprecate on import; nothing to us
             warnings.simplefilter("ignore")
             from docker.errors import DockerException  # noqa: PLC0415 - optional, and slow
-            from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional, and slow
             from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - optional, and slow
+
+            try:
+                from testcontainers.community.rabbitmq import RabbitMqContainer  # noqa: PLC0415 - since 4.15
+            except ModuleNotFoundError:
+                from testcontainers.rabbitmq import RabbitMqContainer  # noqa: PLC0415 - before
     except ImportError as exc:
-        raise WayFailed(way=WAY, problem=f"testcontainers is not installed ({exc})") from exc
+        raise WayFailed(way=WAY, problem=f"testcontainers[rabbitmq] is not installed ({exc})") from exc
     if not engine_answers(DockerClient, (DockerException, OSError)):
         raise WayFailed(way=WAY, problem="no engine answers")
-    # Not testcontainers' own RabbitMqContainer: it needs pika, and this has to know about AMQP anyway.
-    broker = Container(DockerContainer(image))
+    # Said in full: what is not said it takes from the environment, where it may be meant for another RabbitMQ.
+    broker = Container(RabbitMqContainer(image, port=AMQP_PORT, username="guest", password="guest", vhost="/"))  # noqa: S106 - RabbitMQ's default
     try:
         broker.start()
     except (DockerException, OSError) as exc:
@@ -75,9 +81,10 @@ class Container(RabbitMQ):
             f"amqp://guest:guest@{LOOPBACK}:{amqp_port}//",
             management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
         )
-        container.ports["5672/tcp"] = (LOOPBACK, amqp_port)
-        container.ports["15672/tcp"] = (LOOPBACK, management_port)
+        container.ports = {AMQP_PORT: (LOOPBACK, amqp_port), MANAGEMENT_PORT: (LOOPBACK, management_port)}
         container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RESEND_SOON)
+        # Its own looks for the port at other addresses if we are in a container ourselves; `start` asks on loopback.
+        container.readiness_probe = lambda: None
         name = f"celery-dlx-retry-{secrets.token_hex(4)}"
         self._container = container.with_name(name)
         self._engine: Any = None
