@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import signal
-import socket
-import threading
 import time
-from contextlib import contextmanager, suppress
-from urllib.parse import urlsplit
+from contextlib import contextmanager
 
 import pytest
-from support import eventually
+from support import eventually, proxied
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.topology import foundation
@@ -49,25 +46,9 @@ def at_most(seconds):
 
 @pytest.fixture
 def silent_url(broker):
-    """A way to the broker on which it answers nothing any more from the first channel on."""
-    parts = urlsplit(broker.url)
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def pass_on(source, target):
-        with suppress(OSError):
-            while (data := source.recv(65536)) and OPEN_CHANNEL not in data:
-                target.sendall(data)
-
-    def serve():
-        address = (parts.hostname, parts.port)
-        with suppress(OSError), listener.accept()[0] as client, socket.create_connection(address) as server:
-            threading.Thread(target=pass_on, args=(server, client), daemon=True).start()
-            pass_on(client, server)
-            client.recv(1)  # until it hangs up
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield broker.url.replace(f":{parts.port}", f":{listener.getsockname()[1]}")
-    listener.close()
+    """A way to the broker on which it is never asked for a channel."""
+    with proxied(broker.url, to_broker=lambda data: b"" if OPEN_CHANNEL in data else data) as url:
+        yield url
 
 
 class TimeIsUp(Exception):
