@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 #: Where a worker that loads ``celery_dlx_retry.testing.inside`` records.
 RECORDS = "DLX_TEST_RECORDS"
 START_SECONDS = 30.0
+FIRST_LINES, LAST_LINES = 4, 6
 STOP_SECONDS = 10.0
 
 
 class NoWorker(DLXError):
     """``app``, ``said``."""
 
-    sentence = "No worker could be started with -A {app}. It said: {said}"
+    sentence = "No worker could be started with -A {app}. It said:\n{said}"
 
 
 @contextmanager
@@ -46,8 +47,18 @@ def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> 
         output = sandbox.path / "worker.out"
         wait_until(lambda: " ready." in output.read_text() or not sandbox.pid("worker"), within=START_SECONDS)
         if " ready." not in output.read_text():
-            raise NoWorker(app=app, said=sandbox.said("worker.out"))
+            raise NoWorker(app=app, said=telling(output.read_text(errors="replace")))
         yield
         sandbox.terminate("worker", within=STOP_SECONDS)
     finally:
         sandbox.close()
+
+
+def telling(output: str) -> str:
+    """The lines that say why: from the first error on, and of a long traceback its ends."""
+    lines = [f"  {line}" for line in output.splitlines() if line.strip()]
+    first = next((number for number, line in enumerate(lines) if "error" in line.lower()), -LAST_LINES)
+    lines = lines[first:]
+    if len(lines) > FIRST_LINES + LAST_LINES:
+        lines[FIRST_LINES:-LAST_LINES] = ["  …"]
+    return "\n".join(lines) or "  nothing"
