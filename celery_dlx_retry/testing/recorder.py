@@ -16,7 +16,6 @@ from celery_dlx_retry.testing.workers import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from celery_dlx_retry.testing.records import Record
 
@@ -45,12 +44,17 @@ class Recorder:
         """All of them, oldest first."""
         return self._file.read()
 
-    def worker(self, app: str, *flags: str, broker: str | None = None) -> AbstractContextManager[None]:
+    @contextmanager
+    def worker(self, app: str, *flags: str, broker: str | None = None) -> Iterator[None]:
         """Run ``celery -A app worker`` in a process of its own that records, too; ``broker`` is the URL of another one.
 
-        It finds modules where this process does, and takes these flags besides.
+        It finds modules where this process does, and takes these flags besides. In a Django project it opens the test's
+        databases; a test that has none is told so if a task opens one.
         """
-        return running_worker(app, *flags, records=self._file.path, broker=broker)
+        with running_worker(app, *flags, records=self._file.path, broker=broker):
+            yield
+        if self._file.refusal:
+            raise AssertionError(self._file.refusal)
 
     def assert_retried(self, what: Any, *, delays: Any, within: float = 10.0) -> None:
         """Claim that it was retried after these delays, in seconds or as timedelta, and no more: [] is not at all.
@@ -75,9 +79,13 @@ class Recorder:
     def _claim(self, what: Any, flaw: Callable[[dict[str, list[Record]]], str], *, within: float) -> None:
         __tracebackhide__ = True
         subject = Subject(what)
-        is_settled = wait_until(lambda: are_settled(subject.messages(self.records)), within=within)
+        is_settled = wait_until(
+            lambda: bool(self._file.refusal) or are_settled(subject.messages(self.records)), within=within
+        )
         messages = subject.messages(self.records)
-        if not messages:
+        if self._file.refusal:
+            problem = self._file.refusal
+        elif not messages:
             others = ", ".join(sorted({record.task for record in self.records}))
             found = f"Nothing is recorded of {subject}, only of {others}." if others else "Nothing is recorded."
             problem = f"{found} Was {subject} sent, or run by apply(), in this test?"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.testing.databases import of_this_test
 from celery_dlx_retry.testing.sandbox import Sandbox, wait_until
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> 
     environment = {
         **os.environ,
         RECORDS: str(records),
+        **of_this_test(),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - as Python reads it
         "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
     }
