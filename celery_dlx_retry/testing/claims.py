@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from celery.states import SUCCESS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -69,6 +71,19 @@ def wrong_deaths(messages: dict[str, list[Record]], reason: str | None) -> str:
             return f"Message {task_id[:_ID_LENGTH]} is no dead letter; expected {wanted}."
         if reason is not None and reasons[-1] != reason:
             return f"Message {task_id[:_ID_LENGTH]} is a dead letter, reason {reasons[-1]}; expected {wanted}."
+    return ""
+
+
+def wrong_successes(messages: dict[str, list[Record]]) -> str:
+    """Which of these messages did not succeed; empty if all did."""
+    for task_id, records in messages.items():
+        reasons = [record.reason for record in records if record.event == "dead"]
+        ends = sorted((record for record in records if record.event == "ended"), key=_order)
+        state = ends[-1].reason if ends else None
+        if reasons or state != SUCCESS:
+            ended = f"ended as {state}" if state else "has come to no end"
+            became = f"is a dead letter, reason {reasons[-1]}" if reasons else ended
+            return f"Message {task_id[:_ID_LENGTH]} {became}; expected success."
     return ""
 
 

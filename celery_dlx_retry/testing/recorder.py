@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays
+from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
 from celery_dlx_retry.testing.hooks import hooked
 from celery_dlx_retry.testing.records import RecordFile
 from celery_dlx_retry.testing.sandbox import wait_until
@@ -16,7 +16,6 @@ from celery_dlx_retry.testing.workers import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from celery_dlx_retry.testing.records import Record
 
@@ -45,12 +44,17 @@ class Recorder:
         """All of them, oldest first."""
         return self._file.read()
 
-    def worker(self, app: str, *flags: str, broker: str | None = None) -> AbstractContextManager[None]:
+    @contextmanager
+    def worker(self, app: str, *flags: str, broker: str | None = None) -> Iterator[None]:
         """Run ``celery -A app worker`` in a process of its own that records, too; ``broker`` is the URL of another one.
 
-        It finds modules where this process does, and takes these flags besides.
+        It finds modules where this process does, and takes these flags besides. In a Django project it opens the test's
+        databases; a test that has none is told so if a task opens one.
         """
-        return running_worker(app, *flags, records=self._file.path, broker=broker)
+        with running_worker(app, *flags, records=self._file.path, broker=broker):
+            yield
+        if self._file.refusal:
+            raise AssertionError(self._file.refusal)
 
     def assert_retried(self, what: Any, *, delays: Any, within: float = 10.0) -> None:
         """Claim that it was retried after these delays, in seconds or as timedelta, and no more: [] is not at all.
@@ -63,22 +67,33 @@ class Recorder:
     def assert_dead(self, what: Any = None, *, reason: str | None = None, within: float = 10.0) -> None:
         """Claim that it is a dead letter, for this reason."""
         __tracebackhide__ = True
-        if reason is not None:
-            reason = str(Reason(reason))  # a claim that cannot come true is a slip
+        if reason is not None and reason not in list(Reason):  # a claim that cannot come true is a slip
+            raise ValueError(f"There is no reason {reason!r}. Reasons are {', '.join(sorted(Reason))}.")
         self._claim(what, lambda messages: wrong_deaths(messages, reason), within=within)
+
+    def assert_succeeded(self, what: Any = None, *, within: float = 10.0) -> None:
+        """Claim that it came to a good end, after however many retries."""
+        __tracebackhide__ = True
+        self._claim(what, wrong_successes, within=within)
 
     def _claim(self, what: Any, flaw: Callable[[dict[str, list[Record]]], str], *, within: float) -> None:
         __tracebackhide__ = True
         subject = Subject(what)
-        is_settled = wait_until(lambda: are_settled(subject.messages(self.records)), within=within)
+        is_settled = wait_until(
+            lambda: bool(self._file.refusal) or are_settled(subject.messages(self.records)), within=within
+        )
         messages = subject.messages(self.records)
-        if not messages:
-            others = ", ".join(sorted({record.task for record in self.records})) or "no task at all"
-            problem = (
-                f"Nothing is recorded of {subject}, but of {others}. Was it sent, or run by apply(), in this test?"
-            )
+        if self._file.refusal:
+            problem = self._file.refusal
+        elif not messages:
+            others = ", ".join(sorted({record.task for record in self.records}))
+            found = f"Nothing is recorded of {subject}, only of {others}." if others else "Nothing is recorded."
+            problem = f"{found} Was {subject} sent, or run by apply(), in this test?"
         elif not is_settled:
-            problem = f"Not at its end after {within:g} s: {subject}. Does a worker that records consume its queue?"
+            problem = (
+                f"Not at its end after {within:g} s: {subject}. Does a worker that records consume its queue? "
+                "Start one, or set task_always_eager."
+            )
         else:
             problem = flaw(messages)
         if problem:

@@ -32,6 +32,7 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._refusal = path.with_suffix(".refusal")
         path.touch()
 
     def add(self, record: Record) -> None:
@@ -41,6 +42,15 @@ class RecordFile:
             os.write(file, json.dumps(asdict(record)).encode() + b"\n")
         finally:
             os.close(file)
+
+    def refuse(self, problem: str) -> None:
+        """Note that a task was kept from something that no test should do, whatever becomes of the task."""
+        self._refusal.write_text(problem)
+
+    @property
+    def refusal(self) -> str:
+        """The last problem of that kind; empty if there is none."""
+        return self._refusal.read_text() if self._refusal.exists() else ""
 
     def read(self) -> list[Record]:
         """All of them."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.testing.databases import of_this_test
 from celery_dlx_retry.testing.sandbox import Sandbox, wait_until
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 #: Where a worker that loads ``celery_dlx_retry.testing.inside`` records.
 RECORDS = "DLX_TEST_RECORDS"
 START_SECONDS = 30.0
+FIRST_LINES, LAST_LINES = 4, 6
 STOP_SECONDS = 10.0
 
 
 class NoWorker(DLXError):
     """``app``, ``said``."""
 
-    sentence = "No worker could be started with -A {app}. It said: {said}"
+    sentence = "No worker could be started with -A {app}. It said:\n{said}"
 
 
 @contextmanager
@@ -37,6 +39,7 @@ def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> 
     environment = {
         **os.environ,
         RECORDS: str(records),
+        **of_this_test(),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - as Python reads it
         "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
     }
@@ -46,8 +49,18 @@ def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> 
         output = sandbox.path / "worker.out"
         wait_until(lambda: " ready." in output.read_text() or not sandbox.pid("worker"), within=START_SECONDS)
         if " ready." not in output.read_text():
-            raise NoWorker(app=app, said=sandbox.said("worker.out"))
+            raise NoWorker(app=app, said=telling(output.read_text(errors="replace")))
         yield
         sandbox.terminate("worker", within=STOP_SECONDS)
     finally:
         sandbox.close()
+
+
+def telling(output: str) -> str:
+    """The lines that say why: from the first error on, and of a long traceback its ends."""
+    lines = [f"  {line}" for line in output.splitlines() if line.strip()]
+    first = next((number for number, line in enumerate(lines) if "error" in line.lower()), -LAST_LINES)
+    lines = lines[first:]
+    if len(lines) > FIRST_LINES + LAST_LINES:
+        lines[FIRST_LINES:-LAST_LINES] = ["  …"]
+    return "\n".join(lines) or "  nothing"

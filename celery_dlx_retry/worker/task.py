@@ -28,6 +28,7 @@ from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
 from celery_dlx_retry.worker.guard import give_back, guarded
+from celery_dlx_retry.worker.lineage import widen
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry, send, write
 from celery_dlx_retry.worker.trace import traced
@@ -63,6 +64,7 @@ class DLXRetryTask(Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        widen(cls, DLXRetryTask)
         # Flask's own recipe overrides __call__ without calling ours, and a before_start may fail as a body may.
         for hook in ("__call__", "before_start"):
             found = getattr(cls, hook)

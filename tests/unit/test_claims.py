@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays
+from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
 from celery_dlx_retry.testing.records import Record, RecordFile
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
@@ -56,6 +56,21 @@ def test_another_reason_is_told_and_so_is_none():
         "Message 6f44607b is a dead letter, reason exhausted; expected a dead letter, reason failed."
     )
     assert wrong_deaths(alive, None) == "Message 6f44607b is no dead letter; expected a dead letter."
+
+
+def test_a_success_is_no_dead_letter_and_no_other_end():
+    retried = RETRIED_TWICE[:3]
+
+    assert wrong_successes(messages([*retried, of("ended", 3, reason="SUCCESS")])) == ""
+    assert wrong_successes(messages(RETRIED_TWICE)) == (
+        "Message 6f44607b is a dead letter, reason exhausted; expected success."
+    )
+    for state in ("FAILURE", "REVOKED", "IGNORED"):
+        ended = messages([*retried, of("ended", 3, reason=state)])
+        assert wrong_successes(ended) == f"Message 6f44607b ended as {state}; expected success."
+    assert wrong_successes(messages([of("called"), of("retried", delay_ms=1)])) == (
+        "Message 6f44607b has come to no end; expected success."
+    ), "with task_eager_propagates"
 
 
 def test_the_story_is_in_the_order_of_the_attempts_whatever_the_order_of_the_records():
