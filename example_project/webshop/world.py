@@ -1,6 +1,6 @@
 """Plays the outside world, on two ports: ``python -m example_project.webshop.world``.
 
-The bank is busy (429) when it is first asked for an order, the partner's webhook is down for some seconds, and the mail
+The bank is busy (429) when it is first asked for an order, the partner's webhook is down for a while, and the mail
 server hangs up in the middle of each letter that it has not seen before. What got through is in ``seen``.
 """
 
@@ -11,14 +11,14 @@ import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-DOWN_SECONDS = 4
+DOWN_SECONDS = 6
 
 
 class World:
-    def __init__(self):
+    def __init__(self, down_seconds):
         self.seen = {kind: set() for kind in ("payments", "mails", "webhook", "thumbnails", "books")}
         self.put_off = set()
-        self.up_at = time.monotonic() + DOWN_SECONDS
+        self.up_at = time.monotonic() + down_seconds
 
     def is_put_off(self, what):
         """Once each."""
@@ -29,17 +29,17 @@ class World:
     def answer(self, kind, text):
         """The status of the answer, and after how many seconds to ask again."""
         if kind == "payments" and self.is_put_off((kind, text)):
-            return 429, "3"
+            return 429, "4"
         if kind == "webhook" and time.monotonic() < self.up_at:
             return 503, None
-        self.seen[kind].add(text)
+        self.seen[kind].add(text.split()[0])  # the order
         return 201, None
 
 
 @contextmanager
-def running(port, host="127.0.0.1"):
+def running(port, host="127.0.0.1", *, down_seconds=DOWN_SECONDS):
     """Serve on this port and the next one until the block ends."""
-    world = World()
+    world = World(down_seconds)
     web = ThreadingHTTPServer((host, port), type("Web", (_Web,), {"world": world}))
     mail = socketserver.ThreadingTCPServer((host, port + 1), type("Mail", (_Mail,), {"world": world}))
     with web, mail:
