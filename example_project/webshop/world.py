@@ -40,8 +40,8 @@ class World:
 def running(port, host="127.0.0.1", *, down_seconds=DOWN_SECONDS):
     """Serve on this port and the next one until the block ends."""
     world = World(down_seconds)
-    web = ThreadingHTTPServer((host, port), type("Web", (_Web,), {"world": world}))
-    mail = socketserver.ThreadingTCPServer((host, port + 1), type("Mail", (_Mail,), {"world": world}))
+    web = _WebServer((host, port), type("Web", (_Web,), {"world": world}))
+    mail = _MailServer((host, port + 1), type("Mail", (_Mail,), {"world": world}))
     with web, mail:
         for server in (web, mail):
             threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -50,9 +50,30 @@ def running(port, host="127.0.0.1", *, down_seconds=DOWN_SECONDS):
             server.shutdown()
 
 
+class _Patient:
+    """With a worker that is killed in the middle of a request."""
+
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _WebServer(_Patient, ThreadingHTTPServer):
+    pass
+
+
+class _MailServer(_Patient, socketserver.ThreadingTCPServer):
+    pass
+
+
 class _Web(BaseHTTPRequestHandler):
     def do_POST(self):
-        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        length = int(self.headers["Content-Length"])
+        text = self.rfile.read(length).decode()
+        if len(text) < length:
+            raise ConnectionAbortedError
         status, wait = self.world.answer(self.path.strip("/"), text)
         self.send_response(status)
         if wait:
@@ -70,8 +91,12 @@ class _Mail(socketserver.StreamRequestHandler):
             word = line.split()[0].upper() if line.split() else b""
             if word == b"DATA":
                 self.say("354 go on")
-                letter = b"".join(iter(self.rfile.readline, b".\r\n")).decode()
-                order = letter.partition("Subject: ")[2].split()[0]
+                letter = b""
+                while not letter.endswith(b"\r\n.\r\n"):
+                    if not (line := self.rfile.readline()):
+                        raise ConnectionAbortedError
+                    letter += line
+                order = letter.decode().partition("Subject: ")[2].split()[0]
                 if self.world.is_put_off(("mails", order)):
                     return
                 self.world.seen["mails"].add(order)
