@@ -40,9 +40,9 @@ bench-quick: .venv/bench
 demo: .venv/demo
 	@$(BIN)/python -m example_project.demo
 
-# A Django and a Flask shop whose bank, mail server and partners fail.
+# A Django and a Flask shop whose bank, mail server and partners fail; FLAGS="--before", FLAGS="--down 180".
 shop: .venv/shop
-	@$(BIN)/python -m example_project.webshop
+	@$(BIN)/python -m example_project.webshop $(FLAGS)
 
 # The pages as a site, in build/site.
 docs: .venv/docs

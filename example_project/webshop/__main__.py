@@ -1,42 +1,41 @@
-"""Both shops on one RabbitMQ, orders from outside, and what became of them: ``make shop``.
+"""A day of both shops on one RabbitMQ, and what became of each task: ``make shop``.
 
-It needs no RabbitMQ of yours: it starts one, and leaves nothing behind. Exit code 0: as promised. 1: not. 2: no broker.
+It needs no RabbitMQ of yours: it starts one, and leaves nothing behind. ``--before`` is the same day on plain Celery.
+Exit code 0: as promised. 1: not. 2: no broker.
 """
 
-import json
+import argparse
 import os
+import pty
 import secrets
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, suppress
 
-from kombu.connection import Connection
-
-from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing import provide
-from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, free_ports, listens, wait_until
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.testing.sandbox import wait_until
 from example_project.webshop import world
+from example_project.webshop.shops import SITES, Shops
 
-PACKAGE = "example_project.webshop"
-DJANGO = [sys.executable, "-m", "django"]
-SITES = {
-    "django": ([*DJANGO, "runserver", "--noreload"], f"{PACKAGE}.django_shop"),
-    "flask": ([sys.executable, "-m", "flask", "--app", f"{PACKAGE}.flask_shop:flask_app", "run", "-p"],
-              f"{PACKAGE}.flask_shop:celery_app"),
-}  # fmt: skip
 ORDERS = [
     {"amount": "12", "picture": "hat.png"},
     {"amount": "15", "picture": "100-gigapixels.png"},
     {"amount": "12,50 EUR", "picture": "shoe.png"},
 ]
-WANTED = {("draw_thumbnail", "worker-lost"), ("book", "failed")}
-PATIENCE_SECONDS = 60
+LATE_ORDERS = [{"amount": "20", "picture": "1000-gigapixels.png"}, {"amount": "21", "picture": "scarf.png"}]
+WORK = {
+    "charge": "payments",
+    "send_receipt": "mails",
+    "tell_partner": "webhook",
+    "draw_thumbnail": "thumbnails",
+    "book": "books",
+}
+KEPT = {("book", "failed"), ("draw_thumbnail", "worker-lost"), ("draw_thumbnail", "crash-loop")}
+LOST_BEFORE = {"draw_thumbnail", "book"}
+PATIENCE_SECONDS = 90
 
 
 class BrokenPromise(Exception):
@@ -46,10 +45,15 @@ class BrokenPromise(Exception):
 def main():
     # Whoever ends us politely gets the same tidy end as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options = parse()
     try:
         with provide(say=print) as broker, ExitStack() as stack:
             print(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin})")
-            return tell(broker, stack)
+            shops = Shops(f"shop-{secrets.token_hex(3)}", broker.url, is_before=options.before)
+            if not broker.can_restart:
+                stack.callback(shops.delete_names)
+            stack.callback(shops.close)
+            (PlainDay if options.before else Day)(shops, stack, down_seconds=options.down).tell()
     except NoBroker as exc:
         print(exc, file=sys.stderr)
         return 2
@@ -58,106 +62,156 @@ def main():
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def tell(broker, stack):
-    name = f"shop-{secrets.token_hex(3)}"
-    ports = free_ports(4)
-    if not broker.can_restart:
-        stack.callback(delete_names, name, broker.url)
-    sandbox = Sandbox(name)
-    stack.callback(sandbox.close)
-    environment = os.environ | {
-        "SHOP_BROKER_URL": broker.url,
-        "SHOP_DATABASE": str(sandbox.path / "shop.sqlite3"),
-        "SHOP_NAME": name,
-        "SHOP_WORLD": f"{LOOPBACK}:{ports[0]}",
-        "DJANGO_SETTINGS_MODULE": f"{PACKAGE}.django_shop.settings",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "PYTHONWARNINGS": "ignore",
-        "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
-    }
-    for site, (_, app) in SITES.items():
-        flags = ("-l", "INFO", "-c", "2", "-n", f"{site}@{name}", "--without-gossip", "--without-mingle")
-        sandbox.spawn(f"{site}-worker", celery(app, "worker", *flags), environment)
-    subprocess.run([*DJANGO, "migrate", "--run-syncdb", "-v", "0"], env=environment, cwd=sandbox.path, check=True)
-    for (site, (web, _)), port in zip(SITES.items(), ports[2:], strict=True):
-        sandbox.spawn(f"{site}-web", [*web, str(port)], environment)
-    if not wait_until(lambda: are_ready(sandbox, ports[2:]), within=PATIENCE_SECONDS):
-        said = {file.name: sandbox.said(file.name) for file in sandbox.path.glob("*.out")}
-        raise BrokenPromise(f"not ready after {PATIENCE_SECONDS} s: {said}")
-    print(f"Two shops, {name}.django and {name}.flask, each with a web process and a worker, are ready.")
-
-    outside = stack.enter_context(world.running(ports[0]))
-    print(f"The bank is busy, the mail server flaky, and the partner's webhook down for {world.DOWN_SECONDS} seconds.")
-    placed = [post(port, order) for port in ports[2:] for order in ORDERS]
-    print(f"Orders: {', '.join(placed)}. One of each shop has a picture that kills its worker's process,")
-    print("and one an amount that is no number.")
-
-    letters = watch(outside, placed, {site: f"{name}.{site}" for site in SITES}, broker.url)
-    for site, found in letters.items():
-        if found != WANTED:
-            raise BrokenPromise(f"the dead letters of {site} are {found}; they should be {WANTED}")
-    command = celery(SITES["django"][1], "dlx", "dead", "list", "-q", f"{name}.django")
-    print(f"$ {' '.join(command[2:])}", flush=True)
-    subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=True)
-    print("The Flask shop has the same two.")
-    print(f"{len(placed)} orders paid, confirmed and told; nothing lost, and what no retry can heal is kept.")
     return 0
 
 
-def watch(outside, placed, queues, url):
-    """Say every second what got through, until all is done or dead; return the dead letters."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        letters = {site: dead_letters(url, queue) for site, queue in queues.items()}
-        line = ", ".join(f"{kind} {len(seen)}" for kind, seen in outside.seen.items())
-        print(f"  {line}, dead letters {sum(map(len, letters.values()))}", flush=True)
-        got_through = all(set(placed) == outside.seen[kind] for kind in ("payments", "mails", "webhook"))
-        if got_through and all(len(found) >= len(WANTED) for found in letters.values()):
-            return letters
-        if time.monotonic() > deadline:
-            raise BrokenPromise(f"that took more than {PATIENCE_SECONDS} s")
-        time.sleep(1)  # noqa: TID251 - the pace of the lines
+def parse():
+    parser = argparse.ArgumentParser(prog="python -m example_project.webshop", description=__doc__.partition("\n")[0])
+    parser.add_argument("--before", action="store_true", help="the same day on plain Celery")
+    parser.add_argument(
+        *("--down", "--down-seconds"),
+        type=float,
+        default=world.DOWN_SECONDS,
+        metavar="SECONDS",
+        help="how long the partner's webhook is down (%(default)s); 180 are three minutes",
+    )
+    return parser.parse_args()
 
 
-def celery(app, *arguments):
-    return [sys.executable, "-m", "celery", "-A", app, *arguments]
+class Day:
+    """On our tasks."""
+
+    tasks = "celery_dlx_retry"
+
+    def __init__(self, shops, stack, *, down_seconds):
+        self._shops, self._stack, self._down_seconds = shops, stack, down_seconds
+        self._placed = []
+        self._last_line = ""
+
+    def tell(self):
+        shops = self._shops
+        shops.start()
+        if not wait_until(shops.are_ready, within=PATIENCE_SECONDS):
+            raise BrokenPromise(f"not ready after {PATIENCE_SECONDS} s: {shops.said()}")
+        print(
+            f"Two shops on {self.tasks}, {' and '.join(shops.queues.values())}, are ready: a web process and a worker"
+        )
+        print(
+            f"each. The bank is busy, the mail server flaky, the partner's webhook down for {self._down_seconds:g} s."
+        )
+        self._world = self._stack.enter_context(world.running(shops.world_port, down_seconds=self._down_seconds))
+        self.place(ORDERS)
+        print("One picture of each shop kills the process that draws it, and one amount is no number.")
+        self.watch(until=self.is_noon)
+        self.place(LATE_ORDERS)
+        print("One picture of each shop takes its whole worker down, with kill -9.")
+        self.watch(until=self.is_evening)
+        self.sum_up()
+
+    def place(self, orders):
+        placed = [self._shops.order(site, order) for site in SITES for order in orders]
+        self._placed += placed
+        print(f"Orders: {', '.join(placed)}.")
+
+    def watch(self, *, until):
+        """Say what is new, and restart workers that were killed, until it is so."""
+        deadline = time.monotonic() + PATIENCE_SECONDS + 2 * self._down_seconds
+        while True:
+            for site in self._shops.restart_killed():
+                print(f"  The worker of {self._shops.queues[site]} was killed; it is started again, as systemd would.")
+            self._say_what_is_new()
+            if until():
+                return
+            if time.monotonic() > deadline:
+                raise BrokenPromise(f"that took too long; {self._last_line.strip()}; {self._shops.said()}")
+            time.sleep(0.5)  # noqa: TID251 - the pace of the lines
+
+    def is_noon(self):
+        """The first orders are paid and confirmed, and their pictures are drawn or will never be."""
+        return self.are_through("payments", "mails") and all(len(it) == len(KEPT) - 1 for it in self._dead())
+
+    def is_evening(self):
+        return self.are_through("payments", "mails", "webhook") and all(len(it) >= len(KEPT) for it in self._dead())
+
+    def are_through(self, *kinds):
+        return all(set(self._placed) == self._world.seen[kind] for kind in kinds)
+
+    def look(self):
+        return f"waiting in the broker {self._shops.waiting()}, dead letters {sum(map(len, self._dead()))}"
+
+    def sum_up(self):
+        for site in SITES:
+            if (found := self._shops.dead_letters(site)) != KEPT:
+                raise BrokenPromise(f"the dead letters of {site} are {found}; they should be {KEPT}")
+        show(*self._shops.command("django", "dlx", "dead", "list", "-q", self._shops.queues["django"]))
+        print("The Flask shop has the same three.")
+        times = " and ".join(f"{self._shops.killed[site]} times" for site in SITES)
+        print(f"The workers were killed {times}.")
+        print(f"{len(self._placed)} orders paid, confirmed and told; nothing lost, and what no retry can heal is kept.")
+
+    def _dead(self):
+        return [self._shops.dead_letters(site) for site in SITES]
+
+    def _say_what_is_new(self):
+        done = ", ".join(f"{kind} {len(seen)}" for kind, seen in self._world.seen.items())
+        line = f"  {done} | {self.look()}"
+        if line != self._last_line:
+            self._last_line = line
+            print(line, flush=True)
 
 
-def are_ready(sandbox, ports):
-    logs = [(sandbox.path / f"{site}-worker.out").read_text(errors="replace") for site in SITES]
-    return all(" ready." in log for log in logs) and all(map(listens, ports))
+class PlainDay(Day):
+    """On the tasks of ``before``."""
+
+    tasks = "plain Celery"
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._held, self._most_held, self._idle_looks = None, 0, 0
+
+    def look(self):
+        self._held = self._shops.held()
+        if self._held is None:
+            return "a worker does not answer"
+        waiting, running = self._held
+        self._most_held = max(self._most_held, waiting)
+        self._idle_looks = 0 if waiting or running or self._shops.queued() else self._idle_looks + 1
+        return f"held by workers {waiting}"
+
+    def is_noon(self):
+        return self.are_through("payments", "mails")
+
+    def is_evening(self):
+        """Each worker has been killed, and none has had anything to do the last two times that we looked."""
+        return len(self._shops.killed) == len(SITES) and self._idle_looks > 1
+
+    def sum_up(self):
+        self._shops.stop_workers()
+        queued = self._shops.queued()
+        print(f"Up to {self._most_held} retries at once were held by workers, in memory.")
+        print(f"Now the workers are stopped; in the queues are {queued} tasks. What became of them:")
+        lost = set()
+        for task, kind in WORK.items():
+            missing = [it for it in self._placed if it not in self._world.seen[kind]]
+            what = f"{len(missing)} lost: {', '.join(missing)}" if missing else "none lost"
+            print(f"  {task:<14} {len(self._placed) - len(missing):>2} done, {what}")
+            lost |= {task} if missing else set()
+        print("What is lost was acknowledged before it ran. No queue has it; a line in a log is all that is left.")
+        if queued or not lost >= LOST_BEFORE:
+            raise BrokenPromise(f"plain Celery should lose of {LOST_BEFORE}; it lost of {lost}")
 
 
-def post(port, order):
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://{LOOPBACK}:{port}/orders", json.dumps(order).encode(), headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own
-        return json.load(answer)["order"]
-
-
-def dead_letters(url, queue):
-    with Connection(url) as connection:
-        return {
-            (it.record.task.rpartition(".")[2], str(it.record.reason)) for it in browse(connection, f"{queue}.dead")
-        }
-
-
-def delete_names(name, url):
-    """Leave a broker that is not ours as it was."""
-    from example_project.webshop.flask_shop import celery_app  # noqa: PLC0415 - it reads the environment
-
-    celery_app.conf.update(broker_url=url, dlx_prefix=name)
-    runtime = runtime_of(celery_app)
-    queues = [celery_app.amqp.Queues([])[f"{name}.{site}"] for site in SITES]
-    topology = runtime.plan(queues)
-    names = {f"{name}.{site}" for site in SITES} | runtime.wait_queues()
-    names |= {it.name for it in (*topology.queues, *topology.exchanges)}
-    with Connection(url) as connection:
-        for each in sorted(names):
-            connection.default_channel.queue_delete(each)
-            connection.default_channel.exchange_delete(each)
+def show(typed, command, environment):
+    """Run a command as in a terminal: elsewhere its lines are for cut and awk."""
+    print(f"$ {typed}", flush=True)
+    ours, its = pty.openpty()
+    with subprocess.Popen(command, env=environment, stdout=its, stderr=subprocess.DEVNULL) as running:
+        os.close(its)
+        with os.fdopen(ours, errors="replace") as told, suppress(OSError):  # Linux: no end of the file, but an error
+            for line in told:
+                print(line.rstrip(), flush=True)
+    if running.returncode:
+        raise BrokenPromise(f"{typed} failed with {running.returncode}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import signal
 import smtplib
+import time
 import urllib.request
 
 WORLD = os.environ.get("SHOP_WORLD", "127.0.0.1:8025")  # the mail server is on the next port
@@ -33,7 +34,10 @@ def send_mail(order):
         server.sendmail("shop@example.com", ["you@example.com"], f"Subject: {order}\n\nThank you.")
 
 
-def draw(picture):
+def draw(order, picture):
     if picture == "100-gigapixels.png":
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
-    post("thumbnails", picture)
+    if picture == "1000-gigapixels.png":
+        time.sleep(1)  # noqa: TID251 - until the memory is full, and all processes of the container are killed:
+        os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+    post("thumbnails", order)

@@ -18,19 +18,19 @@ def send_receipt(order):
     outside.send_mail(order)
 
 
-@shared_task(bind=True, default_retry_delay=2, max_retries=1000)
+@shared_task(bind=True, max_retries=120)
 def tell_partner(self, order):
-    """Their webhook is down for a while."""
+    """Their webhook is down for minutes: ask after 1, 2, 4, … seconds, then each minute, for two hours."""
     try:
         outside.call_webhook(order)
     except OSError as exc:
-        raise self.retry(exc=exc) from exc
+        raise self.retry(exc=exc, countdown=min(60, 2**self.request.retries)) from exc
 
 
 @shared_task
-def draw_thumbnail(picture):
-    """A picture that takes more memory than there is kills the process."""
-    outside.draw(picture)
+def draw_thumbnail(order, picture):
+    """A picture that takes more memory than there is kills the process, or the whole worker."""
+    outside.draw(order, picture)
 
 
 @shared_task(policy=Exponential(1, rules=[On(ValueError, DEAD)]))
@@ -44,5 +44,5 @@ def fulfil(order, *, amount, picture):
     charge.delay(order)
     send_receipt.delay(order)
     tell_partner.delay(order)
-    draw_thumbnail.delay(picture)
+    draw_thumbnail.delay(order, picture)
     book.delay(order, amount)
