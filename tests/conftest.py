@@ -26,7 +26,7 @@ def pytest_configure(config) -> None:
     """Hear Ctrl-C, as tests send it to what they start: a shell's background jobs, and their children, ignore it."""
     if version := os.environ.get(rabbits.VERSION):
         rabbits.ask_for(version)
-    if plugin := record.asked_for(is_again=config.getoption("lf", default=False)):
+    if plugin := record.asked_for(config):
         config.pluginmanager.register(plugin, "record")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

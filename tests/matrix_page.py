@@ -44,8 +44,8 @@ The commands are the same with every pool, and are run once.
 {failures}
 The versions, exactly:
 
-| Python | Celery | kombu | py-amqp | billiard | gevent | from | seconds |
-|---|---|---|---|---|---|---|---|
+| Python | Celery | kombu | py-amqp | billiard | gevent | from | commit | seconds |
+|---|---|---|---|---|---|---|---|---|
 """
 DIAGONAL = """
 ## The diagonal
@@ -54,7 +54,7 @@ All tests of the tiers that talk to a broker (`tests/unit tests/broker tests/wor
 `make test` runs all tests on the newest Celery and the RabbitMQ that is there.
 `make ends` runs the claims above on the oldest and the newest of everything.
 
-| environment | Python | Celery | RabbitMQ | tests | failed | skipped | run again | from | minutes |
+| environment | Python | Celery | RabbitMQ | tests | failed | skipped | from | commit | minutes |
 |---|---|---|---|---|---|---|---|---|---|
 """
 DIFFERENCES = """
@@ -116,7 +116,7 @@ def _product(records: list[dict[str, Any]]) -> Iterator[str]:
     for it in records:
         yield (
             f"| {it['python']} | {it['celery']} | {it['kombu']} | {it['amqp']} | {it['billiard']} | {it['gevent']} "
-            f"| {it['began'][:10]} | {it['seconds']} |\n"
+            f"| {it['began'][:10]} | {it['commit']} | {it['seconds']} |\n"
         )
 
 
@@ -126,23 +126,13 @@ def _diagonal(records: list[dict[str, Any]]) -> Iterator[str]:
         results = Counter(it["tests"].values())
         yield (
             f"| `{it['session']}` | {it['python']} | {it['celery']} | {', '.join(it['rabbitmq'])} "
-            f"| {sum(results.values()):,} | {results['failed']} | {results['skipped']} | {len(it.get('again', ()))} "
-            f"| {it['began'][:10]} | {it['seconds'] / 60:.0f} |\n"
+            f"| {sum(results.values()):,} | {results['failed']} | {results['skipped']} "
+            f"| {it['began'][:10]} | {it['commit']} | {it['seconds'] / 60:.0f} |\n"
         )
     failed = [(it["session"], node) for it in records for node, outcome in it["tests"].items() if outcome == "failed"]
-    # Written by hand into a record: what a reader has to know of how it came about.
-    notes = [f"- `{it['session']}`: {it['note']}\n" for it in records if it.get("note")]
-    if notes:
-        yield "\nNotes:\n\n"
-        yield from notes
-    again = [(it["session"], node) for it in records for node in it.get("again", ())]
-    for what, tests in {
-        "What failed": failed,
-        "What had failed and was run again, with `--last-failed`": again,
-    }.items():
-        if tests:
-            yield f"\n{what}:\n\n"
-            yield from (f"- `{session}`: `{node.partition('::')[2]}`\n" for session, node in tests)
+    if failed:
+        yield "\nWhat failed:\n\n"
+        yield from (f"- `{session}`: `{node.partition('::')[2]}`\n" for session, node in failed)
 
 
 def _differences() -> Iterator[str]:

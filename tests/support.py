@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
@@ -15,7 +18,7 @@ from kombu.connection import Connection
 from kombu.utils.url import url_to_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from celery_dlx_retry.testing import RabbitMQ
 
@@ -53,6 +56,36 @@ def put(url: str, ids: Iterable[int], *, exchange: str = "", routing_key: str, h
             channel.basic_publish(message, exchange=exchange, routing_key=routing_key, mandatory=True)
         while unconfirmed:
             connection.drain_events(timeout=30)
+
+
+@contextmanager
+def proxied(
+    url: str, *, to_broker: Callable[[bytes], bytes] = bytes, to_client: Callable[[bytes], bytes] = bytes
+) -> Iterator[str]:
+    """A URL that leads to the same broker; what goes by is what these functions make of it."""
+    parts = urlsplit(url)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pass_on(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(change(data))
+        for end in (source, target):
+            end.close()
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                broker = socket.create_connection((parts.hostname, parts.port))
+                for way in ((client, broker, to_broker), (broker, client, to_client)):
+                    threading.Thread(target=pass_on, args=way, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield url.replace(f":{parts.port}", f":{listener.getsockname()[1]}")
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def shown(value: object) -> str:

@@ -19,10 +19,14 @@ class Contender:
     way: Way
     queue_type: Literal["classic", "quorum"] = "classic"
     exchange_type: Literal["direct", "topic"] = "direct"
-    #: Publish on while confirms are on their way; only the floor can.
+    #: Of the floor: whether a message goes through a lane, is confirmed, and waits for that.
+    has_lane: bool = True
+    is_confirmed: bool = True
     is_pipelined: bool = False
-    #: How much of a crowd it gets.
+    #: How many of those that wait for long it gets.
     share: float = 1.0
+    #: How much longer than the others' its crowd waits, so that all of it has been published when the first is due.
+    patience: int = 1
 
     def queue(self, name: str) -> Queue:
         """A work queue as its users would declare it."""
@@ -53,6 +57,7 @@ NATIVE = Contender(
     exchange_type="topic",
     # Every message goes through 28 topic exchanges: a hundred thousand would take the broker longer than all the rest.
     share=0.2,
+    patience=7,
 )
 CLASSIC = Contender(key="classic", title="DLXRetryTask, classic lanes", way="dlx")
 QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", queue_type="quorum")
@@ -61,4 +66,15 @@ PIPELINED = Contender(key="pipelined", title="floor: kombu alone, confirms pipel
 
 CELERYS = (COUNTDOWN, NATIVE, CLASSIC, QUORUM)
 ALL = (*CELERYS, FLOOR, PIPELINED)
-BY_KEY = {contender.key: contender for contender in ALL}
+
+#: What makes up the floor.
+STEPS = (
+    Contender(key="back", title="straight back to its queue", way="raw", has_lane=False, is_confirmed=False),
+    Contender(key="confirmed", title="the same, confirmed", way="raw", has_lane=False),
+    Contender(key="lane", title="through a lane", way="raw", is_confirmed=False),
+    Contender(key="kept", title="through a lane, confirmed", way="raw"),
+    Contender(
+        key="streamed", title="the same, confirms pipelined, one connection for all", way="raw", is_pipelined=True
+    ),
+)
+BY_KEY = {contender.key: contender for contender in (*ALL, *STEPS)}

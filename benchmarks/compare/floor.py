@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,19 @@ from benchmarks.compare.slots import Counter
 LANE = "bench.lane"
 LANE_MS = 1_000
 PREFETCH = 8
+LAG_SECONDS = 0.1  # what a paced loop may make up for
 
 
 def work(settings: dict[str, Any]) -> None:
     """Consume for ever; one such loop is what a pool process is to a worker."""
-    is_pipelined = BY_KEY[settings["contender"]].is_pipelined
+    contender = BY_KEY[settings["contender"]]
+    is_pipelined = contender.is_pipelined
     count = Counter(Path(settings["folder"]) / "counter").add
     url = settings["url"]
-    with Connection(url) as connection, Connection(url, transport_options={"confirm_publish": True}) as second:
+    due = time.monotonic()
+    pause = 1 / settings["per_second"] if settings["per_second"] else 0.0
+    awaited = {"confirm_publish": contender.is_confirmed and not is_pipelined}
+    with Connection(url) as connection, Connection(url, transport_options=awaited) as second:
         lane_of(settings["queues"][0])(connection)
         channel = (connection if is_pipelined else second).channel()
         waiting: dict[int, Any] = {}
@@ -45,14 +51,16 @@ def work(settings: dict[str, Any]) -> None:
         producer = Producer(channel, auto_declare=False)
 
         def on_message(message: Any) -> None:
-            nonlocal done
+            nonlocal done, due
             done += 1
+            due = max(due + pause, time.monotonic() - LAG_SECONDS)
+            time.sleep(max(0.0, due - time.monotonic()))  # noqa: TID251 - the pace
             headers = {key: value for key, value in message.headers.items() if not key.startswith("x-")}
             if is_pipelined:
                 waiting[done] = message
             producer.publish(
                 message.body,
-                exchange=LANE,
+                exchange=LANE if contender.has_lane else "",
                 routing_key=message.delivery_info["routing_key"],
                 headers=headers,
                 content_type=message.content_type,

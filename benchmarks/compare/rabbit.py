@@ -64,6 +64,10 @@ class Rabbit:
         found = self._call("GET", f"/queues/{vhost}?columns=name&disable_stats=true&enable_queue_totals=true")
         return sorted(each["name"] for each in found)
 
+    def purge(self, vhost: str, queue: str) -> None:
+        """Drop the messages of a queue that nobody holds."""
+        self._call("DELETE", f"/queues/{vhost}/{quote(queue, safe='')}/contents")
+
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._base}{path}", method=method, data=data, headers=self._headers)  # noqa: S310
@@ -92,3 +96,9 @@ class Vhost:
     def queues(self) -> list[str]:
         """Names of all its queues."""
         return self.rabbit.queues(self._name)
+
+    def empty(self) -> None:
+        """Drop all messages that nobody holds, but for those of queues that are somebody's own."""
+        for queue in self.queues():
+            if "pidbox" not in queue:
+                self.rabbit.purge(self._name, queue)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AMQPError
 
 from benchmarks.compare import lateness, machine, throughput, waiting, wire
-from benchmarks.compare.contenders import CLASSIC, COUNTDOWN, PIPELINED, QUORUM
+from benchmarks.compare.contenders import CLASSIC, COUNTDOWN, PIPELINED, QUORUM, STEPS
 from benchmarks.compare.numbers import figure, middle
 from benchmarks.compare.rabbit import Rabbit
 from benchmarks.compare.stage import TookTooLong, stage
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from benchmarks.compare.stage import Stage
 
 #: The long ones last: what begins too late is left out.
-PARTS = ("throughput", "fresh", "start", "growth", "wire", "lateness", "waiting")
+PARTS = ("throughput", "steps", "fresh", "start", "growth", "wire", "lateness", "waiting")
 #: A root filesystem with another RabbitMQ, for the latency of new tasks there.
 ALSO = "DLX_BENCH_ALSO_ROOT"
 RATES = ("per_second", "worker_ms", "broker_ms")
@@ -62,6 +62,18 @@ class Run:
             }
         return found
 
+    def steps(self) -> Results:
+        """What each step of a retry's way costs the broker, all at one pace."""
+        pace = self._sizes.steps
+        if not pace:
+            return {}
+
+        def measure(it: Stage, *, say: object) -> throughput.Rate:  # noqa: ARG001 - all quick
+            seconds = self._sizes.window_seconds
+            return throughput.measure(it, "solo", task="loop", crowd=pace, warm=pace, seconds=seconds, per_second=pace)
+
+        return self._each(f"{pace} a second", STEPS, measure)
+
     def waiting(self) -> Results:
         """Memory, cost of further retries, recovery."""
         sizes = self._sizes
@@ -76,8 +88,8 @@ class Run:
         sizes = self._sizes
 
         def measure(it: Stage, *, say: Callable[[str], None]) -> lateness.Lateness:
-            it.crowd_seconds = sizes.crowd_seconds
-            return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd_of(it.contender), say=say)
+            it.crowd_seconds = sizes.crowd_seconds_of(it.contender)
+            return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd, say=say)
 
         return self._each("lateness", sizes.celerys, measure, queues=2)
 
@@ -109,7 +121,8 @@ class Run:
         found: Results = {}
         for count in self._sizes.work_queues:
             measure = partial(self._rate, pool="prefork", task="loop")
-            for key, rate in self._each(f"{count} work queues", (CLASSIC, QUORUM), measure, queues=count).items():
+            contenders = (COUNTDOWN, CLASSIC, QUORUM)
+            for key, rate in self._each(f"{count} work queues", contenders, measure, queues=count).items():
                 found.setdefault(key, {})[count] = rate
         return found
 
@@ -122,7 +135,7 @@ class Run:
 
     def _fresh(self, rabbit: Rabbit) -> Results:
         sizes = self._sizes
-        measure = partial(waiting.measure_fresh, waiting=sizes.probes_at, probes=sizes.fresh)
+        measure = partial(waiting.measure_fresh, waiting=sizes.probes_at, probes=sizes.fresh, rounds=sizes.rounds)
         return self._each(f"new tasks, RabbitMQ {rabbit.version}", sizes.celerys, measure, rabbit=rabbit)
 
     def _rate(self, it: Stage, *, say: object, pool: str, task: str) -> throughput.Rate:  # noqa: ARG002

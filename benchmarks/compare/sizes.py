@@ -22,7 +22,9 @@ class Sizes:
     window_seconds: float = 3.0
     depths: tuple[int, ...] = (1_000, 10_000, 100_000)
     probes_at: int = 10_000
-    fresh: int = 100
+    #: New tasks in a round, and rounds without and with those that wait.
+    fresh: int = 50
+    rounds: int = 3
     retries: int = 500
     late: int = 80
     crowd: int = 50_000
@@ -30,6 +32,8 @@ class Sizes:
     starts: int = 2
     tasks: int = 200
     work_queues: tuple[int, ...] = (1, 50)
+    #: Messages in a second, where it is measured what each step costs the broker.
+    steps: int = 500
     wire: int = 100
     #: Nothing new is begun after this.
     minutes: float = 13.0
@@ -38,9 +42,9 @@ class Sizes:
         """How many wait, in turn."""
         return tuple(depth for depth in self.depths if depth <= contender.share * self.depths[-1])
 
-    def crowd_of(self, contender: Contender) -> int:
-        """How many expire at the same time."""
-        return int(contender.share * self.crowd)
+    def crowd_seconds_of(self, contender: Contender) -> int:
+        """How long those wait that expire at the same time."""
+        return contender.patience * self.crowd_seconds
 
 
 FULL = Sizes()
@@ -51,9 +55,9 @@ QUICK = Sizes(
     celerys=(COUNTDOWN, CLASSIC),
     pools=(("prefork", 1),),
     circulating=1_500, warm=200, window_seconds=1.5,
-    depths=(1_000, 3_000), probes_at=1_000, fresh=50, retries=150,
+    depths=(1_000, 3_000), probes_at=1_000, fresh=50, rounds=1, retries=150,
     late=20, crowd=2_000, crowd_seconds=3,
-    starts=1, work_queues=(), wire=0,
+    starts=1, work_queues=(), wire=0, steps=0,
     minutes=1.8,
 )  # fmt: skip
 TINY = Sizes(
@@ -61,8 +65,8 @@ TINY = Sizes(
     celerys=(CLASSIC,),
     pools=(("solo", 1),),
     circulating=50, warm=10, window_seconds=1.5,  # each comes round once a second
-    depths=(200,), probes_at=200, fresh=3, retries=10,
+    depths=(200,), probes_at=200, fresh=3, rounds=2, retries=10,
     late=2, crowd=20, crowd_seconds=1,
-    starts=1, tasks=3, work_queues=(), wire=0,
+    starts=1, tasks=3, work_queues=(), wire=0, steps=50,
     minutes=1.0,
 )  # fmt: skip

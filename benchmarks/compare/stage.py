@@ -82,7 +82,7 @@ class Stage:
         self._counter = Counter(folder / "counter")
 
     @contextmanager
-    def worker(
+    def worker(  # noqa: PLR0913
         self,
         pool: str = "prefork",
         *,
@@ -90,14 +90,15 @@ class Stage:
         tasks: int = 0,
         is_captured: bool = False,
         url: str = "",
+        per_second: int = 0,
     ) -> Iterator[Worker]:
-        """Start one with two places in its pool; it is killed afterwards."""
+        """Start one with two places in its pool; it is killed afterwards. Only the floor can have a pace."""
         settings = {
             "contender": self.contender.key, "url": url or self.vhost.url, "pool": pool,
             "queues": queues or self.queues, "crowd_seconds": self.crowd_seconds,
             "has_prefetch_limit": self.has_prefetch_limit,
             "folder": str(self._folder), "concurrency": 1 if pool == "solo" else 2,
-            "tasks": tasks, "is_captured": is_captured,
+            "tasks": tasks, "is_captured": is_captured, "per_second": per_second,
         }  # fmt: skip
         command = [sys.executable, "-m", "benchmarks.compare.floor"]
         if self.contender.way != "raw":

@@ -117,14 +117,15 @@ def _fresh(fresh: Results, ours: str) -> Iterator[Target]:
 
 
 def _lateness(late: Results, ours: str) -> Iterator[Target]:
-    if not (mine := late.get(ours)) or not mine["beside"]:
+    if not (mine := late.get(ours)) or not mine["beside"] or not mine["crowd"]:
         return
-    native = (late.get("native") or {}).get("beside") or {}
-    yield Target(
-        text=f"{ours}: lateness p99 beside a crowd, of native delayed delivery's",
-        value=ratio(mine["beside"]["p99"], native.get("p99")),
-        most=0.1,
-    )
+    for who, text in (("crowd", "of a crowd"), ("beside", "beside a crowd")):
+        native = (late.get("native") or {}).get(who) or {}
+        yield Target(
+            text=f"{ours}: lateness p99 {text}, of native delayed delivery's",
+            value=ratio(mine[who]["p99"], native.get("p99")),
+            most=0.1,
+        )
     yield Target(text=f"{ours}: early", value=float(sum(it["early"] for it in mine.values() if it)), most=0, unit="")
 
 

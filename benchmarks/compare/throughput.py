@@ -18,10 +18,12 @@ class Rate:
     broker_ms: float
 
 
-def measure(stage: Stage, pool: str, *, task: str, crowd: int, warm: int, seconds: float) -> Rate:  # noqa: PLR0913
+def measure(  # noqa: PLR0913
+    stage: Stage, pool: str, *, task: str, crowd: int, warm: int, seconds: float, per_second: int = 0
+) -> Rate:
     """``crowd`` tasks are sent before the worker starts, more than it can do in the second that a retry waits."""
     stage.send(task, crowd)
-    with stage.worker(pool) as worker:
+    with stage.worker(pool, per_second=per_second) as worker:
         worker.wait_until_ready()
         before = stage.runs()
         wait_for(lambda: stage.runs() >= before + warm, what="the first runs")

@@ -72,17 +72,8 @@ class Publisher:
     def connection(self) -> Iterator[Connection]:
         """A connection of the pool, for this thread alone."""
         connection = self._acquire()
-        try:
+        with _dropped_after_an_error(connection):
             yield connection
-        except BaseException as exc:
-            # After an error the channel may take the late confirm of this message for that of the next one, and a time
-            # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
-            drop(connection)
-            if isinstance(exc, AccessRefused):
-                raise Disallowed(problem=str(exc)) from exc
-            if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, SerializationError):
-                raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
-            raise
         self._idle.append((connection, time.monotonic()))
 
     def reach(self, pauses: Iterable[float]) -> None:
@@ -117,13 +108,10 @@ class Publisher:
 
     def _connected(self) -> Connection:
         connection = self._connect()
-        try:
+        with _dropped_after_an_error(connection):
             open_connection(connection, timeout_ms=self.confirm_timeout_ms)
             if self._may_probe:
                 self._probe(connection)
-        except BaseException:
-            drop(connection)
-            raise
         return connection
 
     def _probe(self, connection: Connection) -> None:
@@ -308,6 +296,22 @@ def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bo
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
     except BROKER_ERRORS as exc:
         raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
+
+
+@contextmanager
+def _dropped_after_an_error(connection: Connection) -> Iterator[None]:
+    """What went wrong with the broker comes out as a PublishError."""
+    try:
+        yield
+    except BaseException as exc:
+        # After an error the channel may take the late confirm of this message for that of the next one, and a time
+        # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
+        drop(connection)
+        if isinstance(exc, AccessRefused):
+            raise Disallowed(problem=str(exc)) from exc
+        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, SerializationError):
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+        raise
 
 
 def _is_alive(connection: Connection) -> bool:

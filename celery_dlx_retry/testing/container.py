@@ -8,15 +8,19 @@ import secrets
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from celery_dlx_retry.testing import container_guard
 from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandFailed, RabbitMQ
 from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed, free_ports, wait_until
 
 WAY = "Docker"
 PING_SECONDS = 3
-GUARD = Path(__file__).with_name("container_guard.py")
+MAKING_SECONDS = 5.0
+AMQP_PORT = 5672
+MANAGEMENT_PORT = 15672
 
 
 def start_container(image: str) -> Container:
@@ -28,24 +32,50 @@ def start_container(image: str) -> Container:
         with warnings.catch_warnings():  # of what the libraries deprecate on import; nothing to us
             warnings.simplefilter("ignore")
             from docker.errors import DockerException  # noqa: PLC0415 - optional, and slow
-            from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional, and slow
             from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - optional, and slow
+
+            try:
+                from testcontainers.community.rabbitmq import RabbitMqContainer  # noqa: PLC0415 - since 4.15
+            except ModuleNotFoundError:
+                from testcontainers.rabbitmq import RabbitMqContainer  # noqa: PLC0415 - before
     except ImportError as exc:
-        raise WayFailed(way=WAY, problem=f"testcontainers is not installed ({exc})") from exc
+        raise WayFailed(way=WAY, problem=f"testcontainers[rabbitmq] is not installed ({exc})") from exc
     if not engine_answers(DockerClient, (DockerException, OSError)):
         raise WayFailed(way=WAY, problem="no engine answers")
-    # Not testcontainers' own RabbitMqContainer: it needs pika, and this has to know about AMQP anyway.
-    broker = Container(DockerContainer(image))
+    # Said in full: what is not said it takes from the environment, where it may be meant for another RabbitMQ.
+    broker = Container(RabbitMqContainer(image, port=AMQP_PORT, username="guest", password="guest", vhost="/"))  # noqa: S106 - RabbitMQ's default
     try:
         broker.start()
     except (DockerException, OSError) as exc:
-        broker.close()
+        with suppress(DockerException, OSError):  # an engine that has gone; the guard remains
+            broker.close()
         problem = " ".join(str(exc).split())[:300]
         raise WayFailed(way=WAY, problem=f"the engine cannot start {image} ({problem})") from exc
     except BaseException:
+        # After Ctrl-C the engine may still be making it (test_an_interrupt_while_the_engine_makes_it_leaves_nothing).
+        wait_until(broker.remove, within=MAKING_SECONDS)
         broker.close()
         raise
     return broker
+
+
+def guard(mark: str) -> subprocess.Popen[bytes]:
+    """Start a process that removes what is labelled with this mark once we are gone, however that ends.
+
+    Not testcontainers' reaper alone: it is another image to pull, and often turned off, as above.
+    """
+    return subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, "-I", container_guard.__file__, str(os.getpid()), mark],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def new_mark() -> str:
+    """Tell people by the way whose it is."""
+    return f"{container_guard.LABEL}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def engine_answers(client: Any, failures: tuple[type[Exception], ...]) -> bool:
@@ -75,20 +105,14 @@ class Container(RabbitMQ):
             f"amqp://guest:guest@{LOOPBACK}:{amqp_port}//",
             management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
         )
-        container.ports["5672/tcp"] = (LOOPBACK, amqp_port)
-        container.ports["15672/tcp"] = (LOOPBACK, management_port)
+        container.ports = {AMQP_PORT: (LOOPBACK, amqp_port), MANAGEMENT_PORT: (LOOPBACK, management_port)}
         container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RESEND_SOON)
-        name = f"celery-dlx-retry-{secrets.token_hex(4)}"
-        self._container = container.with_name(name)
+        # Its own looks for the port at other addresses if we are in a container ourselves; `start` asks on loopback.
+        container.readiness_probe = lambda: None
+        self._mark = new_mark()
+        self._container = container.with_name(self._mark).with_kwargs(labels={container_guard.LABEL: self._mark})
         self._engine: Any = None
-        # Not testcontainers' reaper alone: it is another image to pull, and often turned off, as above.
-        self._guard = subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, "-I", str(GUARD), str(os.getpid()), name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = guard(self._mark)
 
     def start(self) -> None:
         """Create the container the first time."""
@@ -129,6 +153,11 @@ class Container(RabbitMQ):
 
     def close(self) -> None:
         """Remove the container and its volume."""
-        self._container.stop()
+        self.remove()
+        self._container.get_docker_client().client.close()
         self._guard.kill()
         self._guard.wait()
+
+    def remove(self) -> bool:
+        """Say whether it was there; by its mark, for an interrupted ``start`` knows no more of it."""
+        return container_guard.remove(self._container.get_docker_client().client, self._mark)

@@ -20,6 +20,7 @@ PACKAGED = Path("/usr/lib/rabbitmq/bin")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 EPMD_SECONDS = 10.0
+CTL_SECONDS = 120
 STOP_SECONDS = 30.0
 PORT_ATTEMPTS = 5
 
@@ -146,17 +147,22 @@ class PrivateNode(RabbitMQ):
         self._sandbox.resume("rabbitmq")
 
     def ctl(self, *args: str) -> str:
-        """Takes a second: rabbitmqctl is an Erlang VM of its own."""
-        done = subprocess.run(  # noqa: S603 - rabbitmqctl with the arguments of a test
-            self._command("rabbitmqctl", "--quiet", *args),
-            env=self._environment(),
-            cwd=self._sandbox.path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-            check=False,
-        )
+        """Takes a second, and half a minute on a busy machine: rabbitmqctl is an Erlang VM of its own."""
+        try:
+            done = subprocess.run(  # noqa: S603 - rabbitmqctl with the arguments of a test
+                self._command("rabbitmqctl", "--quiet", *args),
+                env=self._environment(),
+                cwd=self._sandbox.path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=CTL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise CommandFailed(
+                command=f"rabbitmqctl {' '.join(args)}", output=f"no answer in {CTL_SECONDS} s"
+            ) from late
         if done.returncode:
             raise CommandFailed(command=f"rabbitmqctl {' '.join(args)}", output=(done.stderr or done.stdout).strip())
         return done.stdout

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.broker import RabbitMQ
-from celery_dlx_retry.testing.container import start_container
+from celery_dlx_retry.testing.container import MANAGEMENT_PORT, start_container
 from celery_dlx_retry.testing.node import find_scripts, start_private_node
 from celery_dlx_retry.testing.sandbox import WayFailed
 
@@ -23,7 +23,6 @@ MANAGEMENT_URL = "DLX_TEST_MANAGEMENT_URL"  # of its HTTP API; otherwise port 15
 IMAGE = "DLX_TEST_RABBITMQ_IMAGE"  # the image to run if Docker answers
 ROOT = "DLX_TEST_RABBITMQ_ROOT"  # a root filesystem whose RabbitMQ to run as a private node; "/" is this machine's own
 DEFAULT_IMAGE = "rabbitmq:4-management"
-MANAGEMENT_PORT = 15672
 
 
 def to_stderr(line: str) -> None:

@@ -14,7 +14,9 @@ from support import eventually
 
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import NoRedis, NotOurs, provide, provide_redis
+from celery_dlx_retry.testing.container import start_container
 from celery_dlx_retry.testing.node import PortTaken, PrivateNode, find_scripts, start_private_node
+from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE
 from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free
 
 # A process that provides itself with a node, says where that is, and ends no sooner than this one.
@@ -128,6 +130,15 @@ def test_every_way_that_fails_says_so_in_one_line_and_the_end_is_one_sentence_wi
     assert not any("\n" in line for line in [*said, str(failure.value)])
     for way_out in ("DLX_TEST_BROKER_URL=", "Docker", "install rabbitmq-server"):
         assert way_out in str(failure.value)
+
+
+def test_testcontainers_without_its_rabbitmq_is_one_line_with_what_to_install(monkeypatch):
+    for module in ("testcontainers.community.rabbitmq", "testcontainers.rabbitmq"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "pika", None)
+
+    with pytest.raises(WayFailed, match=r"^Docker: testcontainers\[rabbitmq\] is not installed \(.*pika.*\)$"):
+        start_container(DEFAULT_IMAGE)
 
 
 @pytest.mark.usefixtures("bare_machine")

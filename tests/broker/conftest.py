@@ -132,8 +132,8 @@ def alarm(broker, bench):
 
     @contextmanager
     def sound():
-        broker.ctl("set_vm_memory_high_watermark", "0.00001")
         try:
+            broker.ctl("set_vm_memory_high_watermark", "0.00001")
             eventually(is_blocked)
             yield
         finally:

@@ -7,11 +7,13 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support import eventually
+from support import eventually, proxied
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unreachable
+
+OPEN_CHANNEL = bytes((0, 20, 0, 10))  # class and method
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +42,13 @@ def at_most(seconds):
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds
+
+
+@pytest.fixture
+def silent_url(broker):
+    """A way to the broker on which it is never asked for a channel."""
+    with proxied(broker.url, to_broker=lambda data: b"" if OPEN_CHANNEL in data else data) as url:
+        yield url
 
 
 class TimeIsUp(Exception):
@@ -111,6 +120,13 @@ def test_a_frozen_broker_holds_nobody_up(bench, broker):
 
     send(publisher, queue, 4)
     eventually(lambda: set(bench.ids(queue)) >= {4})
+
+
+def test_a_broker_that_is_silent_after_its_handshake_is_not_to_be_reached(bench, silent_url):
+    queue, publisher = bench.queue(), bench.publisher(url=silent_url, timeout_ms=500)
+
+    with at_most(5), pytest.raises(Unreachable):
+        send(publisher, queue)
 
 
 def test_a_frozen_broker_does_not_hold_up_a_declaration(bench, broker):

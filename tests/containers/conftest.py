@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import docker
 import pytest
 from containers import tasks
 from kombu.connection import Connection
@@ -21,6 +22,8 @@ from pytest_docker_tools import build, container, fxtr, network, volume
 from celery_dlx_retry.broker.deadletters import browse, depth
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.testing.container import guard, new_mark
+from celery_dlx_retry.testing.container_guard import LABEL
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE, IMAGE
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
 
@@ -33,9 +36,26 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
 
-def pytest_configure() -> None:
-    """Give whoever ends us politely the same tidy end as with Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+MARK = new_mark()
+GUARD = pytest.StashKey()
+
+
+def pytest_configure(config) -> None:
+    """Nothing stays, whatever ends us and whenever: between its making and its fixture too."""
+    config.stash[GUARD] = guard(MARK)
+
+
+@pytest.fixture(scope="session")
+def docker_client():
+    """By which everything here is made, and marked; pytest-docker-tools' own marks nothing."""
+    client = docker.from_env()
+    for make in ("create_container", "create_network", "create_volume"):
+        setattr(client.api, make, partial(marked, getattr(client.api, make)))
+    return client
+
+
+def marked(make, *args, labels=None, **kwargs):
+    return make(*args, labels={**(labels or {}), LABEL: MARK}, **kwargs)
 
 
 class Published:
@@ -99,6 +119,7 @@ default_redis_backend = container(
 celery_base_worker_image = build(
     path="{worker_folder}",
     tag="celery-dlx-retry/worker:test",
+    forcerm=True,
     buildargs={
         "PYTHON_IMAGE": os.environ.get("DLX_TEST_PYTHON_IMAGE") or "python:3.13-slim",
         "CELERY": version("celery"),

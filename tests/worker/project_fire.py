@@ -12,14 +12,20 @@ from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.worker.runtime import runtime_of
 
 
+def wait_for(gate):
+    while gate is not None and not os.path.exists(gate):  # noqa: PTH110 - no more work than needed
+        time.sleep(0.01)  # noqa: TID251 - the gate can only be polled
+
+
 @app.task(bind=True, base=DLXRetryTask, name="project.plan")
-def plan(self, end, failures=0, countdown=0.1, seconds=0.0):
-    """Work so long each time, fail so many times, then end "done" or "dead"."""
+def plan(self, end, failures=0, countdown=0.1, seconds=0.0, gate=None):  # noqa: PLR0913, PLR0917
+    """Work so long each time, fail so many times, then end "done" or "dead", when there is this file."""
     record(self)
     time.sleep(seconds)  # noqa: TID251 - the work
     record(self, "worked")
     if self.request.retries < failures:
         raise self.retry(countdown=countdown, max_retries=failures)
+    wait_for(gate)
     if end == "dead":
         raise ValueError("planned")
     record(self, "done")
@@ -52,8 +58,7 @@ def hasty(self, gate):
     """Announce itself, wait for a file, and retry: the time is up while the retry is published."""
     record(self)
     if self.request.retries == 0:
-        while not os.path.exists(gate):  # noqa: PTH110 - no more work than needed
-            time.sleep(0.01)  # noqa: TID251 - the gate can only be polled
+        wait_for(gate)
         record(self, "retrying")
         raise self.retry(countdown=0.15)  # in a lane that its process does not know, so that it publishes by itself
     record(self, "done")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from kombu.connection import Connection
-from support import eventually
+from support import eventually, proxied
 
 
 def refused(worker) -> str:
@@ -52,6 +52,32 @@ def test_a_worker_stops_with_one_sentence_when_it_may_not_declare(project, broke
     assert "The broker user may not configure the queue" in log
     assert "Traceback" not in log
     assert "secret" not in log
+
+
+@pytest.fixture
+def stranger(project):
+    """The project's broker, under another name."""
+    with proxied(project.url, to_client=lambda data: data.replace(b"RabbitMQ", b"LapineMQ")) as url:
+        project.conf["broker_url"] = url
+        yield project
+
+
+def test_a_worker_does_not_start_where_quorum_queues_may_be_something_else(stranger):
+    stranger.conf["dlx_queue_type"] = "quorum"
+
+    log = refused(stranger.start())
+
+    assert "The broker is LapineMQ" in log
+    assert "which only RabbitMQ is known to have" in log
+    assert "Traceback" not in log
+
+
+def test_a_worker_that_does_not_ask_for_them_starts_there_and_warns(stranger):
+    stranger.conf["dlx_queue_type"] = "classic"
+
+    with stranger.worker() as worker:
+        assert "not RabbitMQ: what is promised was never tested with it" in worker.log
+        assert stranger.send("heal", 1).get(timeout=30) == "healed"
 
 
 def test_a_worker_that_only_checks_stops_when_something_is_missing(project):

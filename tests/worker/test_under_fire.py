@@ -25,6 +25,12 @@ def plans(project):
     return Plans(project)
 
 
+@pytest.fixture
+def gate(tmp_path):
+    """A file that tasks wait for."""
+    return tmp_path / "gate"
+
+
 @contextmanager
 def frozen(broker):
     broker.pause()
@@ -172,21 +178,21 @@ def test_connections_cut_in_the_middle_of_a_frame_lose_none(project, plans, prox
     say(f"connections cut {proxy.cuts} times: 70 sent, 70 done, {extra} twice")
 
 
-def test_a_lost_connection_is_no_crash(project, plans, broker):
+def test_a_lost_connection_is_no_crash(project, plans, broker, gate):
     project.conf["dlx_crash_limit"] = 2
     with project.worker(module="project_fire", concurrency=4) as worker:
-        long = plans.send("done", seconds=12.0)  # longer than rabbitmqctl takes on a busy machine
+        long = plans.send("done", gate=str(gate))
         for times in (1, 2, 3):
             eventually(lambda expected=times: len(project.records(id=long, event="run")) >= expected, within=30)
             broker.ctl("close_all_connections", "maintenance")
             eventually(lambda expected=times: worker.log.count("topology stands") > expected, within=30)
+        gate.touch()
         eventually(lambda: project.records(id=long, event="done") or project.dead(), within=60)
 
     assert [letter.record.reason for letter in project.dead()] == []
 
 
-def test_a_soft_time_limit_in_the_middle_of_a_publish_leaves_the_task_on_its_queue(project, broker, tmp_path):
-    gate = tmp_path / "gate"
+def test_a_soft_time_limit_in_the_middle_of_a_publish_leaves_the_task_on_its_queue(project, broker, gate):
     with project.worker("--dlx-confirm-timeout", "30", module="project_fire", concurrency=1) as worker:
         assert project.send("heal", 1).get(timeout=30) == "healed"  # its connection is open from now on
         result = project.send("hasty", str(gate))
@@ -212,13 +218,14 @@ def alarm(broker, request):
     broker.ctl(command, off)
 
 
-def test_dead_letters_under_an_alarm_are_kept_and_none_is_copied_blindly(project, plans, alarm):
+def test_dead_letters_under_an_alarm_are_kept_and_none_is_copied_blindly(project, plans, alarm, gate):
     with project.worker("--dlx-confirm-timeout", "1", module="project_fire") as worker:
         for _ in range(6):
-            plans.send("dead", failures=1, countdown=7.0)  # long enough for the alarm to be up before
-        worked(project, 6)
+            plans.send("dead", failures=1, gate=str(gate))
+        worked(project, 7)  # each once, and one has come back and waits at the gate
 
         alarm.sound()
+        gate.touch()
         eventually(lambda: worker.log.count("not handed over") >= 3, within=60)
         alarm.end()
         plans.wait()
