@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -139,17 +138,6 @@ def test_the_dead_letters_in_the_readme_are_what_the_command_prints(broker, pref
 
     assert promised[0] == "$ celery -A example_project.shop dlx dead list"
     assert printed == promised[1]
-
-
-def test_every_dlx_command_on_the_pages_exists_with_its_options():
-    lines = [line for page in PAGES for kind in ("sh", "console") for _, _, text in blocks(page, kind)
-             for line in text.splitlines() if kind == "sh" or line.startswith("$ ")]  # fmt: skip
-    called = [re.split(r" [#>|] ?", line)[0] for line in lines if " dlx " in line]
-    commands = [shlex.split(line.split(" dlx ")[1]) for line in called]
-
-    assert ["dead", "list"] in commands
-    for words in commands:
-        parse(cli.dlx, words)
 
 
 def test_every_dlx_command_has_a_place_in_the_reference_and_so_has_each_of_its_options():
@@ -300,13 +288,6 @@ def leaves(group, path=""):
             yield from leaves(command, f"{path}{name} ")
         else:
             yield f"{path}{name}", command
-
-
-def parse(command, words):
-    """As click does, up to the point where something would happen."""
-    while isinstance(command, click.Group):
-        command, words = command.commands[words[0]], words[1:]
-    command.make_context(command.name, list(words), resilient_parsing=False)
 
 
 def python(code, *, folder):

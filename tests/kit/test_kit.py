@@ -406,9 +406,12 @@ DJANGO = {
 def test_djangos_test_cases_and_pytest_django_do_not_get_in_its_way(broker, prefix, tmp_path):
     write(tmp_path, DJANGO, prefix=prefix, url=broker.url)
 
+    (case,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "TestCase" in code]
+    (tmp_path / "test_page.py").write_text(case)
+
     told = run_pytest(tmp_path)
 
-    assert "3 passed" in told, told
+    assert "4 passed" in told, told
 
 
 def test_a_broker_that_is_given_must_be_there(monkeypatch):

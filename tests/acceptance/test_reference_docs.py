@@ -1,0 +1,143 @@
+"""The tables of the reference pages say what the code says: arguments on the broker, policies, and what is API."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import celery_dlx_retry
+from celery_dlx_retry import Delays, Policy
+from celery_dlx_retry.broker.starts import marks_of
+from celery_dlx_retry.core.ladder import Ladder, rungs
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+API = (DOCS / "api.md").read_text()
+NAMES = (DOCS / "headers-and-names.md").read_text()
+POLICIES = (DOCS / "policies.md").read_text()
+# Of a page's own explanation, and said there to be internal.
+SHOWN = {"choosing-how-to-wait.md"}
+ARGUMENT = re.compile(r"`((?:x-|alternate)[a-z-]+)(?:=([\w-]+))?`")
+
+
+def on_the_page():
+    """Name -> (words of the arguments' column, its arguments with the values that are given)."""
+    table = NAMES.partition("## Names on the broker")[2].partition("```")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| .* \|(.*)\|$", table, re.MULTILINE)
+    return {name: (words, dict(ARGUMENT.findall(words))) for name, words in rows}
+
+
+def in_the_code():
+    """Name -> its arguments, exchange and queue together."""
+    quorum, classic = Names(), Names(kind="classic")
+    limited = [Names(kind=kind, max_waiting=1000) for kind in ("quorum", "classic")]
+    parts = [
+        foundation(quorum),
+        around(quorum, WorkQueue(name="orders")),
+        rungs(quorum, Ladder.of(Settings())),
+        lane(classic, 39_228, expires_ms=600_000),
+        *(lane(names, 5000) for names in (quorum, classic, *limited)),
+    ]
+    specs = [spec for part in parts for spec in (*part.exchanges, *part.queues)]
+    found = {}
+    for spec in [*specs, marks_of(quorum, "id", queue="orders")]:
+        name = re.sub(r"(?<=\.starts\.)[0-9a-f]{32}$", "<32 hex digits>", spec.name)
+        found.setdefault(name, {}).update(spec.arguments)
+    return found
+
+
+def test_every_name_on_the_broker_has_the_arguments_on_the_page():
+    page, code = on_the_page(), in_the_code()
+    lanes = {kind: page[f"dlx.v1.wait.{kind}.000000005000"][1] for kind in ("quorum", "classic")}
+
+    assert len(page) >= 11
+    for name, (words, written) in page.items():
+        refers = re.search(r"\balso\b|as a lane's", words)
+        promised = {**lanes["classic" if ".classic." in name else "quorum"], **written} if refers else written
+        assert set(promised) == set(code[name]), name
+        given = {key: value for key, value in promised.items() if value}
+        assert given == {key: str(code[name][key]) for key in given}, name
+
+
+def test_no_kind_of_name_is_left_out():
+    def kind(name):
+        return re.sub(r"\d+", "0", name)
+
+    assert {kind(name) for name in in_the_code()} == {kind(name) for name in on_the_page()}
+
+
+def test_classic_orphans_and_dead_letter_queues_have_a_type_and_nothing_else():
+    names = Names(kind="classic")
+    queues = (foundation(names) | around(names, WorkQueue(name="orders"))).queues
+
+    assert {queue.arguments for queue in queues} == {(("x-queue-type", "classic"),)}
+
+
+def test_every_option_of_every_policy_is_there_with_its_default():
+    written = dict(re.findall(r"^### (\w+)\n.*?^Default: ([^\n]+)$", POLICIES, re.MULTILINE | re.DOTALL))
+    options = inspect.signature(Policy).parameters
+
+    assert set(written) == set(options)
+    for name, option in options.items():
+        default = getattr(option.default, "__name__", repr(option.default))
+        assert written[name].startswith("none." if name == "rules" else f"`{default}`"), name
+    assert Delays([1, 2]).retries == 2
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| `(\w+\(.*?\))` \|", POLICIES, re.MULTILINE))
+def test_every_policy_of_the_table_can_be_made_as_it_stands_there(row):
+    filled_in = {"step=…": "step=5", "limit=…": "limit=60", "[…]": "[1, 10]"}
+    for dots, value in filled_in.items():
+        row = row.replace(dots, value)
+
+    made = eval(row, vars(celery_dlx_retry), {"delay": 30, "start": 10, "function": lambda *_: 7})  # noqa: S307 - our page
+
+    assert made.delay_ms(1, OSError()) in {30_000, 10_000, 1000, 7000}
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "name", re.findall(r"^\| `(celery_dlx_retry\.\S+)` \|", API.partition("## Beneath the package")[2], re.MULTILINE)
+)
+def test_what_is_public_beneath_the_package_has_the_signature_on_the_page(name):
+    module, _, attribute = name.rpartition(".")
+    found = getattr(import_module(module), attribute)
+    signature = inspect.signature(found)
+    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    (row,) = [line for line in API.splitlines() if line.startswith(f"| `{name}` |")]
+
+    assert f"`{attribute}{signature.replace(parameters=bare, return_annotation=signature.empty)}`" in row
+    for method, parameters in re.findall(r"`([a-z_]+)\(([^)=]*)\)`", row):
+        if hasattr(found, method):
+            taken = [one for one in inspect.signature(getattr(found, method)).parameters.values() if one.name != "self"]
+            assert ", ".join(one.name for one in taken if one.default is one.empty) == parameters, method
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_no_example_imports_what_is_internal_without_saying_so(page):
+    public = {"celery_dlx_retry", "celery_dlx_retry.testing", "celery_dlx_retry.errors"}
+    imported = [
+        (node.module, alias.name)
+        for code in blocks(page)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if str(node.module).startswith("celery_dlx_retry")
+    ]
+    internal = [name for module, name in imported if module not in public and f"`{module}.{name}`" not in API]
+
+    if page.name in SHOWN:
+        assert internal
+        assert "it is internal, and stands here to be read" in page.read_text()
+    else:
+        assert internal == []
