@@ -6,6 +6,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── ConfigurationError (also a ValueError): the program or its settings are wrong; fails at definition or start
     │   ├── InvalidDelay            a delay that is no finite, non-negative number of seconds
     │   ├── InvalidPolicy           a policy's, budget's or breaker's value makes no sense
+    │   │   └── InvalidTask         the same, with the name of the task that has it
     │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
     │   ├── UnknownSetting          a dlx_* setting that does not exist
     │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do
@@ -79,6 +80,12 @@ class InvalidPolicy(ConfigurationError):
     """``what``, ``value``, ``wanted``."""
 
     sentence = "{what} is {value!r}; it must be {wanted}."
+
+
+class InvalidTask(InvalidPolicy):
+    """``task``, ``problem``."""
+
+    sentence = "The task {task!r}: {problem}"
 
 
 class InvalidSetting(ConfigurationError):

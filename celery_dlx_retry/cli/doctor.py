@@ -48,6 +48,7 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
     """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all that is found is information."""
     app = ctx.obj.app
     app.loader.import_default_modules()
+    app.finalize()
     insist_on_sound_url(app)
     if is_rabbitmq(app):
         with targeting(ctx, queue_names, management_url) as target:

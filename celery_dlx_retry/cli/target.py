@@ -143,6 +143,7 @@ def connect(connection: Connection) -> None:
 def queues_of(app: Any, queue_names: str | None) -> list[Queue]:
     """The queues that a worker with this ``-Q`` would consume; all its tasks are loaded, too."""
     app.loader.import_default_modules()
+    app.finalize()
     insist_on_rabbitmq(app)
     queues = app.amqp.queues
     if not queue_names:

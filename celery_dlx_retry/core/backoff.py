@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from celery_dlx_retry.core.jitter import FullJitter, Jitter, ProportionalJitter
 from celery_dlx_retry.core.units import Seconds, exact, is_count, is_number, to_ms
-from celery_dlx_retry.errors import InvalidPolicy
+from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -260,12 +261,24 @@ def as_policy(value: PolicyLike) -> Policy:
     if isinstance(value, Policy):
         return value
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
-        return Fixed(value)
+        return _named_by_what_was_written(Fixed, value)
     if isinstance(value, (list, tuple)):
-        return Delays(value)
+        return _named_by_what_was_written(Delays, value)
     if _is_function(value):
-        return Custom(value)  # type: ignore[arg-type]
+        return _named_by_what_was_written(Custom, value)
     raise InvalidPolicy(what="policy", value=value, wanted="a policy, seconds, a list of seconds or a function")
+
+
+def _named_by_what_was_written(policy: Callable[[Any], Policy], value: Any) -> Policy:
+    """Whoever wrote ``policy=-5`` knows of no ``Fixed.delay``."""
+    try:
+        return policy(value)
+    except (InvalidDelay, InvalidPolicy) as problem:
+        what = _SHORTHAND.sub("policy", problem.what)
+        raise type(problem)(**{**problem.facts, "what": what}) from problem
+
+
+_SHORTHAND: Final = re.compile(r"^\w+\.(delays?|function)")
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)

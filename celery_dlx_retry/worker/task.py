@@ -20,7 +20,16 @@ from celery_dlx_retry.core.policy import MAX_DELAY_MS, Dead, Wait, as_policy, de
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DeadLetter, InvalidPolicy, InvalidRoute, PublishError, RetryIn, TopologyError
+from celery_dlx_retry.errors import (
+    DeadLetter,
+    InvalidDelay,
+    InvalidPolicy,
+    InvalidRoute,
+    InvalidTask,
+    PublishError,
+    RetryIn,
+    TopologyError,
+)
 from celery_dlx_retry.worker.appointments import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.budget import retry_within
@@ -77,13 +86,10 @@ class DLXRetryTask(Task):
             cls.acks_late, cls.Request = Task.acks_late, Task.Request
         else:
             install(app)
-            if cls.policy is not None:
-                cls.policy = as_policy(cls.policy)
-                cls.max_retries = as_policy(cls.policy).retries
-            if cls.budget is not None:
-                cls.budget = as_budget(cls.budget)
-            if cls.breaker is not None and not isinstance(cls.breaker, Breaker):
-                raise InvalidPolicy(what="breaker", value=cls.breaker, wanted="a Breaker, or None")
+            try:
+                cls._check_options()
+            except (InvalidPolicy, InvalidDelay) as problem:
+                raise InvalidTask(task=cls.name, problem=str(problem)) from problem
         app = super().bind(app)
         if not _is_builtin(cls):
             # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
@@ -95,6 +101,16 @@ class DLXRetryTask(Task):
                 cls.name,
             )
         return app
+
+    @classmethod
+    def _check_options(cls) -> None:
+        if cls.policy is not None:
+            policy = as_policy(cls.policy)
+            cls.policy, cls.max_retries = policy, policy.retries
+        if cls.budget is not None:
+            cls.budget = as_budget(cls.budget)
+        if cls.breaker is not None and not isinstance(cls.breaker, Breaker):
+            raise InvalidPolicy(what="breaker", value=cls.breaker, wanted="a Breaker, or None")
 
     @guarded
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
