@@ -15,6 +15,7 @@ from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table
 from celery_dlx_retry.cli.target import (
+    all_dead_letter_queues,
     insist_on_sound_url,
     is_rabbitmq,
     management_option,
@@ -120,7 +121,15 @@ def _facts(target: Target) -> Facts:
         ),
         unknown_types=tuple(sorted(name for name, kind in target.types.items() if kind is None)),
         no_management=target.no_management,
+        strangers=tuple(_strangers(target)),
     )
+
+
+def _strangers(target: Target) -> list[str]:
+    if target.management is None:
+        return []
+    known = {queue.alias or queue.name for queue in [*target.queues, *target.app.amqp.queues.values()]}
+    return sorted(set(all_dead_letter_queues(target.management, target.names).values()) - known)
 
 
 def _is_rung(target: Target, drift: Drift) -> bool:

@@ -59,3 +59,5 @@ class Facts:
     #: Work queues whose type the broker did not tell.
     unknown_types: tuple[str, ...] = ()
     no_management: str = ""
+    #: Work queues under our prefix that the app does not know.
+    strangers: tuple[str, ...] = ()

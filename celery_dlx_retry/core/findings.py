@@ -233,6 +233,13 @@ RULES = (
         facts=symptoms.no_dlx,
     ),
     Rule(
+        code="shared-prefix",
+        severity="info",
+        consequence="`dead list` and `status` show their letters, too; replay --all and purge leave them alone.",
+        cure="Another app's: give each a dlx_prefix of its own. Yours, by `worker -Q`: name them in task_queues.",
+        facts=symptoms.shared_prefix,
+    ),
+    Rule(
         code="unknown-type",
         severity="info",
         consequence="It is taken for a classic one: what bites quorum queues is not found.",

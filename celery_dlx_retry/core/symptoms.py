@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _FOUR = (4, 0)
 _FOUR_THREE = (4, 3)
+_NAMED = 5
 _DEFAULT_LIMIT_OF_FOUR = 20
 _LOW_LIMIT = 5
 _CONSUMER_TIMEOUT_MS = 30 * 60 * 1000
@@ -225,6 +226,14 @@ def unknown_type(facts: Facts) -> Iterator[str]:
     """The broker does not say, and we take the commoner one."""
     for name in facts.unknown_types:
         yield f"The type of the work queue {name!r} is not known: the broker user may not configure it."
+
+
+def shared_prefix(facts: Facts) -> Iterator[str]:
+    """Queues of another app, or of ours that only a worker names."""
+    if facts.strangers:
+        named = ", ".join(map(repr, facts.strangers[:_NAMED]))
+        more = f" and {len(facts.strangers) - _NAMED} more" if len(facts.strangers) > _NAMED else ""
+        yield f"Under its dlx_prefix are work queues that this app does not know: {named}{more}."
 
 
 def no_management(facts: Facts) -> Iterator[str]:

@@ -71,6 +71,8 @@ ILL = [
     ("result-expiry", {"result_expires_ms": 60_000, "longest_wait_ms": 61_000}, "60 s"),
     ("no-dead-letter-exchange", {"queues": (bare(),)}, "orders"),
     ("no-dead-letter-exchange", {"queues": (bare("quorum"),), "version": (3, 10)}, "orders"),
+    ("shared-prefix", {"strangers": ("a", "b")}, "'a', 'b'."),
+    ("shared-prefix", {"strangers": tuple("abcdefg")}, "'e' and 2 more."),
     ("unknown-type", {"unknown_types": ("orders",)}, "'orders'"),
     ("no-management", {"no_management": "Nobody answers."}, "Nobody"),
 ]  # fmt: skip
