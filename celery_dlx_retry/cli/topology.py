@@ -18,6 +18,7 @@ from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table, yes_option
 from celery_dlx_retry.cli.target import (
+    is_app_named,
     ladder_option,
     management_option,
     not_there,
@@ -112,6 +113,8 @@ def check(
 @click.pass_context
 def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
+    if not is_app_named():
+        raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
     with targeting(ctx, queue_names, None) as target:
         target.insist_on_what_is_needed()
         changes_something()

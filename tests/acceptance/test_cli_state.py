@@ -7,9 +7,11 @@ import pty
 import signal
 import sys
 import time
+from types import ModuleType
 
 import kombu.transport
 import pytest
+from celery import Celery
 from kombu.connection import Connection
 from kombu.utils.url import url_to_parts
 from support import eventually
@@ -211,11 +213,39 @@ COMMANDS = [
     "status", "waiting", "waiting list", "waiting run x", "waiting cancel x --yes",
     "check", "declare", "policy", "prune --yes", "doctor",
 ]  # fmt: skip
+NAMELESS = (
+    "Note: no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …\n"
+)
+
+
+@pytest.fixture(scope="module")
+def nowhere():
+    """The words for an app whose broker is down."""
+    module = ModuleType("shop_nowhere")
+    module.app = Celery("shop", broker="amqp://shop:geheim@127.0.0.1:1/shop", set_as_current=False)
+    sys.modules[module.__name__] = module
+    yield "-A", module.__name__, "dlx"
+    sys.modules.pop(module.__name__)
+
+
+def test_who_names_no_app_is_told_and_help_needs_none(broker):
+    status, again = (invoke("-b", broker.url, "dlx", *words.split()) for words in ("status", "status --help"))
+
+    assert NAMELESS in status.output
+    assert status.exit_code == 0
+    assert NAMELESS not in again.output
+
+
+def test_nothing_is_declared_for_no_app(broker):
+    done = invoke("-b", broker.url, "dlx", "declare")
+
+    assert done.exit_code == 2
+    assert "Error: No app was named, so there is no plan to declare. Say which: celery -A your_project" in done.output
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_broker_that_is_down_is_one_sentence_without_its_password(words):
-    done = invoke("-b", "amqp://shop:geheim@127.0.0.1:1/shop", "dlx", *words.split())
+def test_a_broker_that_is_down_is_one_sentence_without_its_password(nowhere, words):
+    done = invoke(*nowhere, *words.split())
 
     assert done.exit_code == 1
     assert done.output == (
@@ -245,8 +275,8 @@ OTHERS = ["plan", "watch", "dead list", "dead replay --all --yes", "dead show x"
 
 
 @pytest.mark.parametrize("words", [*(words for words in COMMANDS if words != "doctor"), *OTHERS])
-def test_another_broker_is_one_sentence_and_a_wrong_option(words):
-    done = invoke("-b", "memory://", "dlx", *words.split())
+def test_another_broker_is_one_sentence_and_a_wrong_option(nowhere, words):
+    done = invoke("-b", "memory://", *nowhere, *words.split())
 
     assert done.exit_code == 2
     assert "Error: The broker is not RabbitMQ, its transport is 'memory'" in done.output
