@@ -58,6 +58,13 @@ RULES = (
         facts=symptoms.not_rabbitmq,
     ),
     Rule(
+        code="unreachable",
+        severity="error",
+        consequence="A worker waits for it; of the broker nothing is known here, and the rest is about the app alone.",
+        cure="Start it, or correct broker_url; then look again.",
+        facts=symptoms.unreachable,
+    ),
+    Rule(
         code="old-broker",
         severity="error",
         consequence="Quorum lanes with at-least-once dead-lettering do not exist there; we never tried it.",

@@ -25,9 +25,15 @@ def not_rabbitmq(facts: Facts) -> Iterator[str]:
         yield f"The broker transport is {facts.transport!r}."
 
 
+def unreachable(facts: Facts) -> Iterator[str]:
+    """All that follows is about the app alone."""
+    if facts.unreachable:
+        yield facts.unreachable
+
+
 def other_broker(facts: Facts) -> Iterator[str]:
     """Speaks AMQP, and may do otherwise in what matters."""
-    if facts.transport == "amqp" and facts.product != "RabbitMQ":
+    if facts.transport == "amqp" and facts.product != "RabbitMQ" and not facts.unreachable:
         yield f"The broker calls itself {facts.product!r}."
 
 
@@ -76,6 +82,8 @@ def prefetch_used_up(facts: Facts) -> Iterator[str]:
 
 def consumer_timeout(facts: Facts) -> Iterator[str]:
     """Held unacknowledged for longer than the broker allows."""
+    if facts.unreachable:
+        return  # depends on its version
     if _is_rabbitmq(facts, since=_FOUR_THREE) and all(queue.kind == "classic" for queue in facts.queues):
         return  # no longer enforced on classic queues
     timeouts = [queue.arguments.get("consumer-timeout") for queue in facts.queues]
@@ -120,7 +128,7 @@ def limit_minus_one(facts: Facts) -> Iterator[str]:
     """Means "no limit" since RabbitMQ 4, and "none at all" before."""
     for queue in facts.queues:
         limit = queue.arguments.get("delivery-limit")
-        if isinstance(limit, int) and limit < 0 and facts.version < _FOUR:
+        if isinstance(limit, int) and limit < 0 and facts.version < _FOUR and not facts.unreachable:
             yield f"The quorum queue {queue.name!r} has delivery-limit={limit} on RabbitMQ {_dotted(facts.version)}."
 
 

@@ -33,6 +33,7 @@ PLAIN = task(is_ours=False, retries=True)
 
 ILL = [
     ("not-rabbitmq", {"transport": "redis"}, "'redis'"),
+    ("unreachable", {"unreachable": "Nobody is there.", "product": "", "version": ()}, "Nobody"),
     ("old-broker", {"version": (3, 9, 29)}, "3.9.29"),
     ("old-broker", {"version": ()}, "RabbitMQ"),
     ("other-broker", {"product": "LavinMQ"}, "LavinMQ"),
@@ -110,6 +111,13 @@ def test_what_bites_is_found_and_named(code, changes, told):
 @pytest.mark.parametrize("changes", WELL, ids=str)
 def test_what_does_not_bite_is_not_found(changes):
     assert findings(replace(HEALTHY, **changes)) == []
+
+
+def test_of_a_broker_that_cannot_be_asked_nothing_is_made_up():
+    unknown = replace(HEALTHY, unreachable="Nobody is there.", product="", version=())
+    limited = replace(unknown, queues=(queue("quorum", delivery_limit=-1),), tasks=(task(time_limit_ms=10**9),))
+
+    assert [finding.code for finding in findings(limited)] == ["unreachable"]
 
 
 def test_every_rule_has_a_case_and_its_own_name():
