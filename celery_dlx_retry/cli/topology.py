@@ -88,7 +88,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
 def check(
     ctx: click.Context, queue_names: str | None, management_url: str | None, *, ladder: bool, as_json: bool
 ) -> None:
-    """Compare what stands on the broker with the plan; nothing is changed. Exit code 1 if anything differs."""
+    """Compare what stands on the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
     with targeting(ctx, queue_names, management_url) as target:
         found = list(find(target.connection, target.plan(ladder=ladder), target.management))
     differences = [drift for drift in found if drift.kind != "unchecked"]
@@ -112,7 +112,7 @@ def check(
 @json_option
 @click.pass_context
 def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
-    """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
+    """Declare the plan, and work queues that do not exist. What stands is left as it is."""
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
     with targeting(ctx, queue_names, None) as target:
@@ -151,7 +151,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
 def policy(
     ctx: click.Context, queue_names: str | None, management_url: str | None, form: str, *, as_json: bool
 ) -> None:
-    """Print the commands that attach a dead-letter exchange to work queues that exist; nothing is changed."""
+    """Print how to attach a dead-letter exchange to a queue. For work queues that exist; nothing is changed."""
     with targeting(ctx, queue_names, management_url) as target:
         found = list(_policies(target))
         there = counts(target.connection, [queue.name for queue in target.queues])
@@ -197,7 +197,7 @@ def prune(  # noqa: PLR0913 - one per option
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete lanes in which nothing waits; a retry that needs one makes it again."""
+    """Delete lanes in which nothing waits. A retry that needs one makes it again."""
     with targeting(ctx, queue_names, management_url) as target:
         if not target.runtime.settings.declare:
             raise click.ClickException(

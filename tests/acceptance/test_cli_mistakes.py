@@ -1,4 +1,4 @@
-"""A project with a mistake in it: workers and commands say so in one sentence, and the same one."""
+"""What is said to who made a mistake: in the project, in the command, or with the broker down."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
+from celery_dlx_retry.cli import dlx as dlx_group
+from tests.acceptance.commandline import invoke
+
 NOWHERE = "amqp://shop:geheim@127.0.0.1:1//"
+NAMELESS = (
+    "Note: no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …\n"
+)
 
 
 @pytest.fixture
@@ -47,3 +54,61 @@ def test_a_bad_policy_is_one_sentence_that_names_its_task(celery, words):
         "Error: The task 'shop.charge': policy is 'soon'; "
         "it must be a policy, seconds, a list of seconds or a function.\n"
     )
+
+
+def test_who_names_no_app_is_told_and_help_needs_none(broker):
+    status, again = (invoke("-b", broker.url, "dlx", *words.split()) for words in ("status", "status --help"))
+
+    assert NAMELESS in status.output
+    assert status.exit_code == 0
+    assert NAMELESS not in again.output
+
+
+def test_nothing_is_declared_for_no_app(broker):
+    done = invoke("-b", broker.url, "dlx", "declare")
+
+    assert done.exit_code == 2
+    assert "Error: No app was named, so there is no plan to declare. Say which: celery -A your_project" in done.output
+
+
+def test_with_the_broker_down_the_doctor_still_finds_what_is_wrong_with_the_app(nowhere):
+    done = invoke(*nowhere, "doctor")
+
+    assert done.exit_code == 1
+    assert [line.split("\t")[:2] for line in done.output.splitlines()[1:-1]] == [
+        ["error", "unreachable"],
+        ["warning", "nothing-of-ours"],
+        ["warning", "unconfirmed-publish"],
+        ["info", "no-dead-letter-exchange"],
+    ]
+    assert "\tThe broker at 127.0.0.1:1, virtual host 'shop', cannot be used: [Errno 111] Connection" in done.output
+    assert "geheim" not in done.output
+
+
+def test_with_the_broker_down_no_file_is_made_and_nothing_is_said_to_be_imported(nowhere, tmp_path):
+    letters = tmp_path / "letters.jsonl"
+    letters.write_text("")
+
+    exported = invoke(*nowhere, "dead", "export", "--output", str(tmp_path / "new.jsonl"))
+    imported = invoke(*nowhere, "dead", "import", str(letters), "--again", "--yes")
+
+    assert [it.name for it in tmp_path.iterdir()] == ["letters.jsonl"]
+    assert (exported.exit_code, imported.exit_code) == (1, 1)
+    assert exported.output.startswith("Error: The broker at 127.0.0.1:1, virtual host 'shop', cannot be used")
+    assert imported.output.startswith("Error: The broker cannot be reached: ")
+
+
+def groups(command, *path):
+    """The path of each group of commands."""
+    if isinstance(command, click.Group):
+        yield path
+        for name, each in command.commands.items():
+            yield from groups(each, *path, name)
+
+
+@pytest.mark.parametrize("path", [*groups(dlx_group)], ids=" ".join)
+def test_no_summary_of_a_command_is_cut(path):
+    told = invoke("dlx", *path, "--help").output
+
+    assert "Commands:" in told
+    assert "..." not in told.partition("Commands:")[2]

@@ -7,11 +7,9 @@ import pty
 import signal
 import sys
 import time
-from types import ModuleType
 
 import kombu.transport
 import pytest
-from celery import Celery
 from kombu.connection import Connection
 from kombu.utils.url import url_to_parts
 from support import eventually
@@ -144,6 +142,16 @@ def test_one_runs_now_one_is_cancelled_and_the_third_keeps_its_time(project, dlx
     dlx("waiting", "run", runs.id, code=1)  # it no longer waits
 
 
+@pytest.mark.parametrize("words", ["run", "cancel"])
+def test_what_does_not_wait_is_not_found_and_nobody_is_asked(dlx, waiting, words):
+    assert waiting
+
+    told = dlx("waiting", words, "nobody", code=1)
+
+    assert told.splitlines()[-1] == "Not found: task id nobody."
+    assert "?" not in told
+
+
 def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, dlx, waiting):
     assert waiting
     due = time.time() + WAIT_SECONDS
@@ -213,37 +221,10 @@ COMMANDS = [
     "status", "waiting", "waiting list", "waiting run x", "waiting cancel x --yes",
     "check", "declare", "policy", "prune --yes", "doctor",
 ]  # fmt: skip
-NAMELESS = (
-    "Note: no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …\n"
-)
+DEAD = ["dead list", "dead replay --all --yes", "dead replay x --canary 1 --silence-is-success --yes", "dead purge x"]
 
 
-@pytest.fixture(scope="module")
-def nowhere():
-    """The words for an app whose broker is down."""
-    module = ModuleType("shop_nowhere")
-    module.app = Celery("shop", broker="amqp://shop:geheim@127.0.0.1:1/shop", set_as_current=False)
-    sys.modules[module.__name__] = module
-    yield "-A", module.__name__, "dlx"
-    sys.modules.pop(module.__name__)
-
-
-def test_who_names_no_app_is_told_and_help_needs_none(broker):
-    status, again = (invoke("-b", broker.url, "dlx", *words.split()) for words in ("status", "status --help"))
-
-    assert NAMELESS in status.output
-    assert status.exit_code == 0
-    assert NAMELESS not in again.output
-
-
-def test_nothing_is_declared_for_no_app(broker):
-    done = invoke("-b", broker.url, "dlx", "declare")
-
-    assert done.exit_code == 2
-    assert "Error: No app was named, so there is no plan to declare. Say which: celery -A your_project" in done.output
-
-
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [words for words in [*COMMANDS, *DEAD] if words != "doctor"])
 def test_a_broker_that_is_down_is_one_sentence_without_its_password(nowhere, words):
     done = invoke(*nowhere, *words.split())
 

@@ -67,7 +67,7 @@ def list_dead(  # noqa: PLR0913 - one per option
 @selects
 @json_option
 def group_dead(ctx: click.Context, selection: Selection, *, as_json: bool) -> None:
-    """Count dead letters by what failed where: exception type and innermost frame of your own code."""
+    """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
     with selection.reading() as letters:
         groups = grouped(letters)
     if as_json:

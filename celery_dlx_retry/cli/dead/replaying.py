@@ -88,6 +88,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
             run.confirmed = confirmed
             if found:
                 click.confirm(f"Replay {described(found)}?", abort=True, err=True)
+        selection.queues(connection)  # as long as there are none, nothing was done that an audit could tell
         changes_something()
         try:
             if canary:
