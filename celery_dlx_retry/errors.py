@@ -116,10 +116,10 @@ class InvalidRoute(ConfigurationError):
 
 
 class DelayTooLong(ConfigurationError):
-    """``who``, ``delay_ms``, ``limit_ms``."""
+    """``who``, ``delay``, ``limit``, both in words."""
 
     sentence = (
-        "{who} asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
+        "{who} asks to wait {delay}; dlx_max_delay allows {limit}. "
         "Ask for less, or raise dlx_max_delay and restart the workers."
     )
 

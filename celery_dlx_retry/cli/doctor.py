@@ -33,6 +33,7 @@ from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.core.findings import findings
 from celery_dlx_retry.core.server import Server
+from celery_dlx_retry.errors import DelayTooLong
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.task import DLXRetryTask
 
@@ -123,7 +124,17 @@ def _facts_of_app(app: Any, queues: list[Queue]) -> Facts:
         result_expires_ms=_result_expires_ms(conf),
         countdowns=tuple(_countdowns(app)),
         declares=runtime.settings.declare,
+        too_long=_too_long(app),
     )
+
+
+def _too_long(app: Any) -> str:
+    """The sentence with which a worker stops; empty if it starts."""
+    try:
+        runtime_of(app).foresee()
+    except DelayTooLong as problem:
+        return str(problem)
+    return ""
 
 
 def _facts(target: Target) -> Facts:

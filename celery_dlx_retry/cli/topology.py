@@ -68,6 +68,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
         raise click.UsageError(f"--json is a form of its own: give it without --format {form}, or that alone.")
     with one_sentence(app):
         queues = queues_of(app, queue_names)
+        runtime_of(app).foresee()
         topology = runtime_of(app).plan(queues, ladder=ladder)
         vhost = app.connection_for_read().virtual_host or "/"
     if as_json:
@@ -90,6 +91,7 @@ def check(
 ) -> None:
     """Compare what stands on the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
     with targeting(ctx, queue_names, management_url) as target:
+        target.runtime.foresee()
         found = list(find(target.connection, target.plan(ladder=ladder), target.management))
     differences = [drift for drift in found if drift.kind != "unchecked"]
     if as_json:
@@ -116,6 +118,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
     with targeting(ctx, queue_names, None) as target:
+        target.runtime.foresee()
         target.insist_on_what_is_needed()
         changes_something()
         facts: dict[str, Any] = {}

@@ -101,13 +101,17 @@ class Policy(ABC):
         known: set[int] = set()
         if self._foreseeable and self.jitter is None:
             retries = KNOWN_RETRIES if self.retries is None else min(self.retries, KNOWN_RETRIES)
-            longest = MAX_DELAY_MS if self.deadline is None else _ms(self, "deadline")
-            delays = (self.delay_ms(retry, Exception()) for retry in range(1, retries + 1))
-            known.update(delay for delay in delays if delay is not None and delay <= longest)
+            longest = None if self.deadline is None else _ms(self, "deadline")
+            delays = (self._asked_ms(retry) for retry in range(1, retries + 1))
+            known.update(it for it in delays if it is not None and (longest is None or it <= longest))
         for rule in self.rules:
             if isinstance(rule.then, Policy):
                 known |= rule.then.known_delays_ms()
         return frozenset(known)
+
+    def _asked_ms(self, retry: int) -> int | None:
+        """The same as ``delay_ms`` where it can be foreseen, but as it was written: who asks for too much is told."""
+        return self.delay_ms(retry, Exception())
 
     def within(self, longest_ms: int) -> Policy:
         """The same policy, in which every backoff that grows and names no limit of its own ends at this one."""
@@ -152,7 +156,10 @@ class Fixed(Policy):
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
         """See ``Policy``."""
-        return min(_ms(self, "delay"), MAX_DELAY_MS)
+        return min(self._asked_ms(retry), MAX_DELAY_MS)
+
+    def _asked_ms(self, retry: int) -> int:  # noqa: ARG002
+        return _ms(self, "delay")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -230,8 +237,11 @@ class Delays(Policy):
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
         """See ``Policy``."""
+        return min(self._asked_ms(retry), MAX_DELAY_MS)
+
+    def _asked_ms(self, retry: int) -> int:
         position = min(retry, len(self.delays)) - 1
-        return min(to_ms(self.delays[position], what="Delays.delays"), MAX_DELAY_MS)
+        return to_ms(self.delays[position], what="Delays.delays")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

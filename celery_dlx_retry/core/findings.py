@@ -79,6 +79,13 @@ RULES = (
         facts=symptoms.other_broker,
     ),
     Rule(
+        code="delay-too-long",
+        severity="error",
+        consequence="No worker starts.",
+        cure="Shorten the delay, or raise dlx_max_delay.",
+        facts=symptoms.too_long,
+    ),
+    Rule(
         code="early-acks",
         severity="error",
         consequence="It is lost if its worker dies while it runs, and so is a retry that cannot be published.",

@@ -49,6 +49,12 @@ def nothing_of_ours(facts: Facts) -> Iterator[str]:
         yield "No task of this app has DLXRetryTask as its base class."
 
 
+def too_long(facts: Facts) -> Iterator[str]:
+    """Asks for more than is allowed."""
+    if facts.too_long:
+        yield facts.too_long
+
+
 def early_acks(facts: Facts) -> Iterator[str]:
     """Ours, and acknowledged before they ran."""
     for task in facts.tasks:

@@ -25,6 +25,7 @@ from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.lanes import grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
+from celery_dlx_retry.core.units import told
 from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
 from celery_dlx_retry.errors import DelayTooLong, Forbidden, NotRabbitMQ
 from celery_dlx_retry.worker.configuration import configured
@@ -113,7 +114,7 @@ class Runtime:
         for who, delays in self._announced():
             for delay_ms in sorted(delays):
                 if delay_ms > self.settings.max_delay_ms:
-                    raise DelayTooLong(who=who, delay_ms=delay_ms, limit_ms=self.settings.max_delay_ms)
+                    raise DelayTooLong(who=who, delay=told(delay_ms), limit=told(self.settings.max_delay_ms))
         self.exact_lanes  # noqa: B018 - computed and kept
 
     @cached_property

@@ -40,7 +40,7 @@ def celery(tmp_path):
             check=False,
             timeout=60,
         )
-        return done.returncode, done.stderr
+        return done.returncode, done.stderr + (done.stdout if "doctor" in words else "")
 
     return run
 
@@ -112,3 +112,12 @@ def test_no_summary_of_a_command_is_cut(path):
 
     assert "Commands:" in told
     assert "..." not in told.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("words", ["worker", "dlx plan", "dlx doctor"])
+def test_a_delay_that_is_too_long_is_told_alike_by_worker_plan_and_doctor(celery, words):
+    code, told = celery("policy=[timedelta(days=4000)]", *words.split())
+
+    assert code == 1
+    assert "The task 'shop.charge' asks to wait 4000 days; dlx_max_delay allows 365 days. Ask for less, or" in told
+    assert "Traceback" not in told

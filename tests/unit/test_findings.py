@@ -37,6 +37,7 @@ ILL = [
     ("old-broker", {"version": (3, 9, 29)}, "3.9.29"),
     ("old-broker", {"version": ()}, "RabbitMQ"),
     ("other-broker", {"product": "LavinMQ"}, "LavinMQ"),
+    ("delay-too-long", {"too_long": "The task 'shop.charge' asks to wait 4000 days."}, "4000 days"),
     ("early-acks", {"tasks": (task(acks_late=False),)}, "shop.charge"),
     ("consumes-dead-letters", {"consumed_by_mistake": ("orders.dead",)}, "orders.dead"),
     ("consumer-timeout", {"version": (3, 10), "tasks": (replace(PLAIN, waits_ms=(1, 1_800_000)),)}, "up to 1800 s"),

@@ -108,6 +108,11 @@ def test_a_backoff_without_limit_ends_at_ten_years(policy, retry):
     assert policy.delay_ms(retry, BOOM) == MAX_DELAY_MS == 10 * 365 * 86_400_000
 
 
+@pytest.mark.parametrize("policy", [Fixed(timedelta(days=4000)), Delays([timedelta(days=4000)])], ids=shown)
+def test_what_is_announced_is_what_was_written_so_that_too_much_can_be_told(policy):
+    assert policy.known_delays_ms() == {4000 * 86_400_000}
+
+
 def test_a_limit_is_reached_however_late_the_retry():
     assert Exponential(1, factor=1.5, limit=7.5).delay_ms(100_000, BOOM) == 7500
 
