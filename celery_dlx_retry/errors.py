@@ -294,5 +294,5 @@ class NoBroker(DLXError):
 
     sentence = (
         "No RabbitMQ could be had ({tried}). Give one with DLX_TEST_BROKER_URL=amqp://guest:guest@127.0.0.1//, "
-        "start Docker, or install rabbitmq-server."
+        "start Docker and `pip install 'testcontainers[rabbitmq]'`, or install rabbitmq-server."
     )
