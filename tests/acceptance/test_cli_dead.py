@@ -60,6 +60,15 @@ def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_
         assert sorted(ids(desk.json("list", *options))) == expected.split()
 
 
+def test_letters_of_all_queues_are_listed_by_their_time_of_death(desk):
+    for at_ms, kind in enumerate(("quorum", "classic", "quorum", "classic"), start=1):
+        desk.bury(f"{at_ms}", kind, died_at_ms=at_ms)
+    desk.lying(4)
+
+    assert ids(desk.json("list")) == ["1", "2", "3", "4"]
+    assert ids(desk.json("list", "--reverse", "--limit", "2")) == ["4", "3"]
+
+
 def test_a_queue_alone_says_which_letters_are_meant(desk):
     desk.bury("a")
     desk.bury("b", "quorum")
