@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from abc import ABC, abstractmethod
@@ -255,7 +256,12 @@ class Custom(Policy):
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
-        _require(_is_function(self.function), self, "function", "a function of (retry, error)")
+        _require(
+            _is_function(self.function) and _takes(self.function, 1, Exception()),
+            self,
+            "function",
+            "a function of (retry, error)",
+        )
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:
         """See ``Policy``. Raises what the function raises, and InvalidDelay if it returns rubbish."""
@@ -351,6 +357,19 @@ def _is_sequence(value: object) -> bool:
 def _is_function(value: object) -> bool:
     # A class is callable too, but as_policy(ValueError) is a slip.
     return callable(value) and not isinstance(value, type)
+
+
+def _takes(function: Callable[..., Any], *arguments: object) -> bool:
+    """Whether it can be called so; what does not tell its signature, as some of C's, is trusted."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_match(value: object) -> bool:

@@ -321,7 +321,7 @@ class DLXRetryTask(Task):
         request = self.request if request is None else request
         info: DeliveryInfo = request.delivery_info
         first_ms = first_failed_at_ms(info.message.headers, now_ms=at_ms)
-        return decide(
+        decision = decide(
             as_policy(self.policy).within(runtime_of(self.app).settings.max_delay_ms),
             error,
             attempt=request.retries + 1,
@@ -329,6 +329,11 @@ class DLXRetryTask(Task):
             chance=random.random(),  # noqa: S311 - jitter is no secret
             now=at_ms / 1000,
         )
+        if isinstance(decision, Dead) and decision.fault is not None:
+            logger.warning(
+                "policy failed task=%s id=%s policy=%r", self.name, request.id, self.policy, exc_info=decision.fault
+            )
+        return decision
 
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
         """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""

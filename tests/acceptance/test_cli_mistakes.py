@@ -114,6 +114,14 @@ def test_no_summary_of_a_command_is_cut(path):
     assert "..." not in told.partition("Commands:")[2]
 
 
+def test_a_policy_that_takes_other_arguments_is_refused_before_it_is_needed(celery):
+    code, told = celery("policy=lambda: 3", "worker")
+
+    assert code == 1
+    assert told.startswith("Error: The task 'shop.charge': policy is <function <lambda> at ")
+    assert told.endswith("; it must be a function of (retry, error).\n")
+
+
 @pytest.mark.parametrize("words", ["worker", "dlx plan", "dlx doctor"])
 def test_a_delay_that_is_too_long_is_told_alike_by_worker_plan_and_doctor(celery, words):
     code, told = celery("policy=[timedelta(days=4000)]", *words.split())
