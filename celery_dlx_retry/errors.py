@@ -6,6 +6,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── ConfigurationError (also a ValueError): the program or its settings are wrong; fails at definition or start
     │   ├── InvalidDelay            a delay that is no finite, non-negative number of seconds
     │   ├── InvalidPolicy           a policy's, budget's or breaker's value makes no sense
+    │   │   └── InvalidTask         the same, with the name of the task that has it
     │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
     │   ├── UnknownSetting          a dlx_* setting that does not exist
     │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do
@@ -81,6 +82,12 @@ class InvalidPolicy(ConfigurationError):
     sentence = "{what} is {value!r}; it must be {wanted}."
 
 
+class InvalidTask(InvalidPolicy):
+    """``task``, ``problem``."""
+
+    sentence = "The task {task!r}: {problem}"
+
+
 class InvalidSetting(ConfigurationError):
     """``setting``, ``value``, ``wanted``."""
 
@@ -109,10 +116,10 @@ class InvalidRoute(ConfigurationError):
 
 
 class DelayTooLong(ConfigurationError):
-    """``who``, ``delay_ms``, ``limit_ms``."""
+    """``who``, ``delay``, ``limit``, both in words."""
 
     sentence = (
-        "{who} asks to wait {delay_ms} ms; dlx_max_delay allows {limit_ms} ms. "
+        "{who} asks to wait {delay}; dlx_max_delay allows {limit}. "
         "Ask for less, or raise dlx_max_delay and restart the workers."
     )
 
@@ -287,5 +294,5 @@ class NoBroker(DLXError):
 
     sentence = (
         "No RabbitMQ could be had ({tried}). Give one with DLX_TEST_BROKER_URL=amqp://guest:guest@127.0.0.1//, "
-        "start Docker, or install rabbitmq-server."
+        "start Docker and `pip install 'testcontainers[rabbitmq]'`, or install rabbitmq-server."
     )

@@ -6,18 +6,24 @@ import inspect
 from collections import Counter
 from dataclasses import asdict, replace
 from datetime import timedelta
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.permissions import forbidden
+from celery_dlx_retry.broker.queues import declared_kind
+from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table
 from celery_dlx_retry.cli.target import (
+    all_dead_letter_queues,
+    connect,
+    connection_of,
     insist_on_sound_url,
     is_rabbitmq,
     management_option,
+    queues_of,
     queues_option,
     targeting,
     transport_of,
@@ -27,14 +33,19 @@ from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.core.findings import findings
 from celery_dlx_retry.core.server import Server
+from celery_dlx_retry.errors import DelayTooLong
+from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kombu.entity import Queue
 
     from celery_dlx_retry.cli.target import Target
     from celery_dlx_retry.core.drift import Drift
     from celery_dlx_retry.core.findings import Finding
+    from celery_dlx_retry.core.settings import QueueType
 
 _TRANSIENT = {1, "1", "transient"}
 
@@ -48,10 +59,15 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
     """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all that is found is information."""
     app = ctx.obj.app
     app.loader.import_default_modules()
+    app.finalize()
     insist_on_sound_url(app)
     if is_rabbitmq(app):
-        with targeting(ctx, queue_names, management_url) as target:
-            facts = _facts(target)
+        queues = queues_of(app, queue_names)
+        if unreachable := _unreachable(app):
+            facts = replace(_facts_of_app(app, queues), product="", version=(), unreachable=unreachable)
+        else:
+            with targeting(ctx, queue_names, management_url) as target:
+                facts = _facts(target)
     else:
         facts = Facts(transport=transport_of(app), product="", tasks=_tasks(app))
     found = findings(facts)
@@ -78,21 +94,27 @@ def _tally(found: list[Finding]) -> str:
     )
 
 
-def _facts(target: Target) -> Facts:
-    app, conf, runtime = target.app, target.app.conf, target.runtime
-    server = Server.of(target.connection.connection.server_properties)
-    plan = target.plan()
-    drifts = list(find(target.connection, plan, target.management))
-    ours = {queue.name for queue in plan.queues}
+def _unreachable(app: Any) -> str:
+    """Why no connection can be made; empty if one can."""
+    try:
+        with one_sentence(app), connection_of(app) as connection:
+            connect(connection)
+    except click.ClickException as problem:
+        return problem.format_message()
+    return ""
+
+
+def _facts_of_app(app: Any, queues: list[Queue]) -> Facts:
+    """All that needs no broker to be known."""
+    conf, runtime = app.conf, runtime_of(app)
+    ours = {queue.name for queue in runtime.plan(queues).queues}
     return Facts(
         transport="amqp",
-        product=server.product,
-        version=server.numbers,
         tasks=_tasks(app),
-        queues=_queues(target),
+        queues=_queues(queues, {queue.name: declared_kind(queue) for queue in queues}),
         lanes=runtime.settings.queue_type,
         consumed_by_mistake=tuple(
-            queue.name for queue in target.queues if queue.name in ours or target.names.lane_of(queue.name)
+            queue.name for queue in queues if queue.name in ours or runtime.names.lane_of(queue.name)
         ),
         confirm_publish=bool((conf.broker_transport_options or {}).get("confirm_publish")),
         transient_messages=conf.task_default_delivery_mode in _TRANSIENT,
@@ -100,14 +122,40 @@ def _facts(target: Target) -> Facts:
         prefetch_multiplier=int(conf.worker_prefetch_multiplier),
         longest_wait_ms=max([*runtime.exact_lanes, *_jittered_ms(app)]),
         result_expires_ms=_result_expires_ms(conf),
-        countdowns=tuple(_countdowns(target)),
+        countdowns=tuple(_countdowns(app)),
         declares=runtime.settings.declare,
+        too_long=_too_long(app),
+    )
+
+
+def _too_long(app: Any) -> str:
+    """The sentence with which a worker stops; empty if it starts."""
+    try:
+        runtime_of(app).foresee()
+    except DelayTooLong as problem:
+        return str(problem)
+    return ""
+
+
+def _facts(target: Target) -> Facts:
+    server = Server.of(target.connection.connection.server_properties)
+    drifts = list(find(target.connection, target.plan(), target.management))
+    return replace(
+        _facts_of_app(target.app, target.queues),
+        product=server.product,
+        version=server.numbers,
+        queues=_queues(
+            target.queues,
+            target.types,
+            told=target.management.queues() if target.management else {},
+            policies=target.management.policies() if target.management else BrokerPolicies(),
+        ),
         forbidden=tuple(
             forbidden(
                 target.connection,
                 target.names,
                 work_queues=target.work_queues,
-                declares=runtime.settings.declare,
+                declares=target.runtime.settings.declare,
             )
         ),
         missing=tuple(drift.name for drift in drifts if drift.kind == "missing"),
@@ -119,7 +167,15 @@ def _facts(target: Target) -> Facts:
         ),
         unknown_types=tuple(sorted(name for name, kind in target.types.items() if kind is None)),
         no_management=target.no_management,
+        strangers=tuple(_strangers(target)),
     )
+
+
+def _strangers(target: Target) -> list[str]:
+    if target.management is None:
+        return []
+    known = {queue.alias or queue.name for queue in [*target.queues, *target.app.amqp.queues.values()]}
+    return sorted(set(all_dead_letter_queues(target.management, target.names).values()) - known)
 
 
 def _is_rung(target: Target, drift: Drift) -> bool:
@@ -169,21 +225,25 @@ def _jittered_ms(app: Any) -> list[int]:
     return [ms for policy in policies if policy.jitter for ms in replace(policy, jitter=None).known_delays_ms()]
 
 
-def _queues(target: Target) -> tuple[WorkQueueFacts, ...]:
-    told = target.management.queues() if target.management else {}
-    policies = target.management.policies() if target.management else BrokerPolicies()
+def _queues(
+    queues: list[Queue],
+    types: Mapping[str, QueueType | None],
+    *,
+    told: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    policies: BrokerPolicies = BrokerPolicies(),  # noqa: B008 - a value
+) -> tuple[WorkQueueFacts, ...]:
     return tuple(
         WorkQueueFacts(
             name=queue.name,
-            kind=target.types[queue.name] or "classic",
+            kind=types[queue.name] or "classic",
             durable=bool(told.get(queue.name, {}).get("durable", queue.durable)),
             transient=queue.exchange.delivery_mode in _TRANSIENT,
             arguments={
-                **policies.definition(queue.name, target.types[queue.name] or "classic"),
+                **policies.definition(queue.name, types[queue.name] or "classic"),
                 **_arguments(queue, told.get(queue.name, {})),
             },
         )
-        for queue in target.queues
+        for queue in queues
         if not queue.alias  # a broadcast queue is meant to be of the moment
     )
 
@@ -201,13 +261,13 @@ def _arguments(queue: Queue, told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _countdowns(target: Target) -> list[tuple[str, int]]:
+def _countdowns(app: Any) -> list[tuple[str, int]]:
     """Of the schedule's entries that wait in a worker; those of our tasks wait in the broker."""
-    app, found = target.app, []
+    found = []
     for name, entry in (app.conf.beat_schedule or {}).items():
         options = (entry.get("options") if isinstance(entry, dict) else None) or {}
         task = app.tasks.get(entry.get("task")) if isinstance(entry, dict) else None
-        is_ours = isinstance(task, DLXRetryTask) and target.runtime.settings.countdown
+        is_ours = isinstance(task, DLXRetryTask) and runtime_of(app).settings.countdown
         if (ms := _ms(options.get("countdown"))) is not None and not is_ours:
             found.append((str(name), ms))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import sys
@@ -13,19 +14,21 @@ from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
 
 from celery_dlx_retry.broker.places import places
-from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.errors import ConfigurationError, DLXError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _CHANGED = "celery_dlx_retry.changed"
 
 
 @contextmanager
 def one_sentence(app: Any) -> Iterator[None]:
-    """No traceback for a broker that is down or a setting that is wrong."""
+    """No traceback for a broker that is down; for a program or a setting that is wrong, ``told`` sees to that."""
     try:
         yield
+    except ConfigurationError:
+        raise  # and no broker that comes back mends it, for which `watch` would wait
     except DLXError as exc:
         raise click.ClickException(str(exc)) from exc
     except (AMQPError, KombuError, OSError) as exc:
@@ -34,9 +37,23 @@ def one_sentence(app: Any) -> Iterator[None]:
         raise click.ClickException(f"{_broker(app)} cannot be used: {str(exc).rstrip('.')}.") from exc
 
 
+def told(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what runs a command: a program or a setting that is wrong is said in one sentence, too."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except ConfigurationError as exc:
+            raise click.ClickException(str(exc)) from exc
+
+    return run
+
+
 class QuietGroup(click.Group):
     """Commands that may be cut off by ``| head``: whoever has seen enough gets no complaint."""
 
+    @told
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; a closed pipe is a good end, unless it was in the middle of changing something."""
         try:

@@ -1,13 +1,14 @@
-"""``celery dlx`` with all its commands, and the flags that ``celery worker`` gets."""
+"""``celery dlx`` with all its commands, and the flags and the last words that ``celery worker`` gets."""
 
 from __future__ import annotations
 
 import click
+from celery.bin.beat import beat
 from celery.bin.worker import worker
 
 from celery_dlx_retry.cli.dead import dead
 from celery_dlx_retry.cli.doctor import doctor
-from celery_dlx_retry.cli.ends import QuietGroup
+from celery_dlx_retry.cli.ends import QuietGroup, told
 from celery_dlx_retry.cli.flags import FLAGS
 from celery_dlx_retry.cli.permissions import permissions
 from celery_dlx_retry.cli.state import status, watch
@@ -23,3 +24,5 @@ def dlx() -> None:
 for command in (dead, waiting, status, watch, doctor, plan, check, declare, permissions, policy, prune):
     dlx.add_command(command)
 worker.params.extend(FLAGS)
+for each in (worker, beat):
+    each.callback = told(each.callback)

@@ -1,12 +1,13 @@
 """What every command prints in the same way: tables, JSON lines, progress.
 
-On a terminal with rich installed (``celery-dlx-retry[cli]``) tables are drawn; piped, they are lines with tabs, for cut
-and awk. Whatever came from a message is made printable on the way.
+On a terminal tables are drawn if rich is installed (the extra ``cli``), and padded if not; piped, they are lines with
+tabs, for cut and awk. Whatever came from a message is made printable on the way.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -37,21 +38,37 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Co
     What is in a ``whole`` column, as an id that somebody is to copy, is never broken over lines: on a terminal that is
     too narrow for that, each row is printed as a block of lines.
     """
-    if not is_terminal():
-        click.echo("\t".join(columns))
-        for row in _cells(rows):
-            click.echo("\t".join(row))
-        return
-    from rich.console import Console  # noqa: PLC0415 - an extra
+    if is_terminal():
+        from rich.console import Console  # noqa: PLC0415 - an extra
 
-    console, cells = Console(), list(_cells(rows))
-    if whole and console.width < _least_width(columns, cells, whole):
-        for row in cells:
-            for column, cell in zip(columns, row, strict=True):
-                click.echo(f"{column:<{max(map(len, columns))}}  {cell}")
-            click.echo()
+        console, cells = Console(), list(_cells(rows))
+        if whole and console.width < _least_width(columns, cells, whole):
+            _blocks(columns, cells)
+        else:
+            console.print(drawn(columns, cells, whole=whole))
+    elif sys.stdout.isatty():
+        cells = list(_cells(rows))
+        lines = _padded([columns, *cells])
+        if max(map(len, lines)) > shutil.get_terminal_size().columns:
+            _blocks(columns, cells)
+        else:
+            click.echo("\n".join(lines))
     else:
-        console.print(drawn(columns, cells, whole=whole))
+        for row in ([*columns], *_cells(rows)):
+            click.echo("\t".join(row))
+
+
+def _blocks(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    for row in rows:
+        for column, cell in zip(columns, row, strict=True):
+            click.echo(f"{column:<{max(map(len, columns))}}  {cell}")
+        click.echo()
+
+
+def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns that line up."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def drawn(

@@ -39,7 +39,7 @@ _WHO = {
 def permissions(
     ctx: click.Context, queue_names: str | None, user: str, roles: tuple[str, ...], *, as_json: bool
 ) -> None:
-    """Print the commands that grant a broker user what its ROLES need and no more; nothing is changed."""
+    """Print how to grant a broker user what it needs. That is what its ROLES need, and no more; nothing is changed."""
     app = ctx.obj.app
     with one_sentence(app):
         queues = queues_of(app, queue_names)

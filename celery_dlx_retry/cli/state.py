@@ -33,7 +33,7 @@ _LANES_SECONDS = 60.0
 def status(
     ctx: click.Context, queue_names: str | None, management_url: str | None, *, everything: bool, as_json: bool
 ) -> None:
-    """Show work queues, lanes, dead letters and orphans; the messages stay where they are."""
+    """Show work queues, lanes, dead letters and orphans. The messages stay where they are."""
     with targeting(ctx, queue_names, management_url) as target:
         found = _states(target, target.lanes(), only_named=bool(queue_names))
     shown = _shown(found, everything=everything)
@@ -76,7 +76,7 @@ def watch(  # noqa: PLR0913 - one per option
     interval: float,
     as_json: bool,
 ) -> None:
-    """Show the status again and again, until Ctrl-C; also while the broker is down."""
+    """Show the status again and again, until Ctrl-C. It goes on while the broker is down."""
     with ExitStack() as stack:
         live = None if as_json or not is_terminal() else _live(stack)
 

@@ -55,6 +55,7 @@ ladder_option = click.option(
 
 # What URLs of RabbitMQ begin with; a connection that can be made has the name of a library instead.
 _AMQP = {"amqp", "amqps", "pyamqp"}
+_NAMELESS = "celery_dlx_retry.nameless"
 
 
 class Target:
@@ -143,6 +144,7 @@ def connect(connection: Connection) -> None:
 def queues_of(app: Any, queue_names: str | None) -> list[Queue]:
     """The queues that a worker with this ``-Q`` would consume; all its tasks are loaded, too."""
     app.loader.import_default_modules()
+    app.finalize()
     insist_on_rabbitmq(app)
     queues = app.amqp.queues
     if not queue_names:
@@ -169,11 +171,27 @@ def insist_on_rabbitmq(app: Any) -> None:
 
 def insist_on_sound_url(app: Any) -> None:
     """One sentence, if the broker's URL cannot be read. Nothing of it is told: any part may be one of the password."""
+    _note_if_no_app_was_named()
     if transport_of(app) in _AMQP:
         raise click.UsageError(
             "The broker's URL is no amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password write %2F for /, %3F for ?, "
             "%23 for #, %40 for @."
         )
+
+
+def is_app_named() -> bool:
+    """Whether ``celery`` was told which app is meant; without ``-A`` it is one without tasks, on the usual broker."""
+    context = click.get_current_context(silent=True)
+    return context is None or context.find_root().params.get("app", "") is not None
+
+
+def _note_if_no_app_was_named() -> None:
+    if is_app_named():
+        return
+    said = click.get_current_context().find_root().meta
+    if not said.get(_NAMELESS):
+        said[_NAMELESS] = True  # once, however often `watch` asks
+        note("no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …")
 
 
 def is_rabbitmq(app: Any) -> bool:

@@ -18,6 +18,7 @@ from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, table, yes_option
 from celery_dlx_retry.cli.target import (
+    is_app_named,
     ladder_option,
     management_option,
     not_there,
@@ -67,6 +68,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
         raise click.UsageError(f"--json is a form of its own: give it without --format {form}, or that alone.")
     with one_sentence(app):
         queues = queues_of(app, queue_names)
+        runtime_of(app).foresee()
         topology = runtime_of(app).plan(queues, ladder=ladder)
         vhost = app.connection_for_read().virtual_host or "/"
     if as_json:
@@ -87,8 +89,9 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
 def check(
     ctx: click.Context, queue_names: str | None, management_url: str | None, *, ladder: bool, as_json: bool
 ) -> None:
-    """Compare what stands on the broker with the plan; nothing is changed. Exit code 1 if anything differs."""
+    """Compare what stands on the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
     with targeting(ctx, queue_names, management_url) as target:
+        target.runtime.foresee()
         found = list(find(target.connection, target.plan(ladder=ladder), target.management))
     differences = [drift for drift in found if drift.kind != "unchecked"]
     if as_json:
@@ -111,8 +114,11 @@ def check(
 @json_option
 @click.pass_context
 def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
-    """Declare the plan, and work queues that do not exist yet; what stands is left as it is."""
+    """Declare the plan, and work queues that do not exist. What stands is left as it is."""
+    if not is_app_named():
+        raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
     with targeting(ctx, queue_names, None) as target:
+        target.runtime.foresee()
         target.insist_on_what_is_needed()
         changes_something()
         facts: dict[str, Any] = {}
@@ -148,7 +154,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
 def policy(
     ctx: click.Context, queue_names: str | None, management_url: str | None, form: str, *, as_json: bool
 ) -> None:
-    """Print the commands that attach a dead-letter exchange to work queues that exist; nothing is changed."""
+    """Print how to attach a dead-letter exchange to a queue. For work queues that exist; nothing is changed."""
     with targeting(ctx, queue_names, management_url) as target:
         found = list(_policies(target))
         there = counts(target.connection, [queue.name for queue in target.queues])
@@ -194,7 +200,7 @@ def prune(  # noqa: PLR0913 - one per option
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete lanes in which nothing waits; a retry that needs one makes it again."""
+    """Delete lanes in which nothing waits. A retry that needs one makes it again."""
     with targeting(ctx, queue_names, management_url) as target:
         if not target.runtime.settings.declare:
             raise click.ClickException(

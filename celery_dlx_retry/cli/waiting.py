@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
     management_url: str | None,
     as_json: bool,
 ) -> None:
-    """Show which tasks wait, for which work queue, until when; the next one first. They keep their time."""
+    """Show who waits, for which work queue, until when. The next one comes first; they keep their time."""
     found: list[WaitingTask] = []
     with targeting(ctx, None, management_url) as target:
         lanes, total, problems = _filled(target)
@@ -103,7 +103,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
 @json_option
 @click.pass_context
 def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, as_json: bool) -> None:
-    """Put waiting tasks on their work queues now; the others keep their places and their time."""
+    """Put waiting tasks on their work queues now. The others keep their places and their time."""
     with targeting(ctx, None, management_url) as target:
         publisher = target.runtime.publisher
 
@@ -115,10 +115,10 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
 
         moved: list[str] = []
         try:
-            _take(target, task_ids, moved, to_work_queue, done="runs", as_json=as_json)
+            missing = _take(target, task_ids, moved, to_work_queue, done="runs", as_json=as_json)
         finally:
             audit("waiting run", asked=len(task_ids), moved=len(moved))
-    _complain(ctx, task_ids, moved)
+    _complain(ctx, task_ids, moved, missing)
 
 
 @waiting.command()
@@ -130,11 +130,11 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
 def cancel(
     ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, yes: bool, as_json: bool
 ) -> None:
-    """Make dead letters of waiting tasks, with the reason `requested`; nothing is lost, and a replay undoes it."""
-    if not yes:
-        click.confirm(f"Cancel {counted(len(task_ids), 'waiting task')}?", abort=True, err=True)
+    """Make dead letters of waiting tasks. Their reason is `requested`; nothing is lost, and a replay undoes it."""
     with targeting(ctx, None, management_url) as target:
         queues = target.app.amqp.queues
+        if not yes and (found := _found(target, task_ids)):
+            click.confirm(f"Cancel {counted(found, 'waiting task')}?", abort=True, err=True)
 
         def to_dead_letters(seen: Seen, task: WaitingTask) -> None:
             alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
@@ -147,10 +147,10 @@ def cancel(
 
         moved: list[str] = []
         try:
-            _take(target, task_ids, moved, to_dead_letters, done="cancelled", as_json=as_json)
+            missing = _take(target, task_ids, moved, to_dead_letters, done="cancelled", as_json=as_json)
         finally:
             audit("waiting cancel", asked=len(task_ids), moved=len(moved))
-    _complain(ctx, task_ids, moved)
+    _complain(ctx, task_ids, moved, missing)
 
 
 def _is_unknown(target: Target, pattern: str) -> bool:
@@ -183,6 +183,15 @@ def _filled(target: Target) -> tuple[list[Lane], int, list[str]]:
     return filled, sum(depths[lane.name].ready for lane in filled), held
 
 
+def _found(target: Target, task_ids: tuple[str, ...]) -> int:
+    """How many of them wait, as far as one can look; what cannot be looked into is told when it is tried."""
+    found: set[str] = set()
+    for lane in _filled(target)[0]:
+        with suppress(CannotLook):
+            found.update(it.task_id for it in who_waits(target.connection, lane))
+    return len(found.intersection(task_ids))
+
+
 def _take(  # noqa: PLR0913 - which, where to, how told
     target: Target,
     task_ids: tuple[str, ...],
@@ -191,8 +200,8 @@ def _take(  # noqa: PLR0913 - which, where to, how told
     *,
     done: str,
     as_json: bool,
-) -> None:
-    """Tells of each, and adds it to ``moved`` once it is."""
+) -> set[str]:
+    """Tells of each, and adds it to ``moved`` once it is; returns those that are not there."""
     left = set(task_ids)
     changes_something()
     lanes, _, problems = _filled(target)
@@ -209,6 +218,7 @@ def _take(  # noqa: PLR0913 - which, where to, how told
             problems.append(str(problem))
     if left:
         _tell(problems)
+    return left
 
 
 def _say(task: WaitingTask, problem: Unroutable | None, *, done: str, as_json: bool) -> None:
@@ -224,10 +234,11 @@ def _tell(problems: list[str]) -> None:
         click.echo(problem, err=True)
 
 
-def _complain(ctx: click.Context, task_ids: tuple[str, ...], moved: list[str]) -> None:
-    missing = set(task_ids).difference(moved)
+def _complain(ctx: click.Context, task_ids: tuple[str, ...], moved: list[str], missing: set[str]) -> None:
+    """Name what is not there; what was there and not moved has said why."""
     if missing:
-        click.echo(f"{len(missing)} of {len(task_ids)} not moved: {printable(' '.join(sorted(missing)))}", err=True)
+        click.echo(printable(f"Not found: {', '.join(f'task id {it}' for it in sorted(missing))}."), err=True)
+    if set(task_ids).difference(moved):
         ctx.exit(1)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -14,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from celery_dlx_retry.core.jitter import FullJitter, Jitter, ProportionalJitter
 from celery_dlx_retry.core.units import Seconds, exact, is_count, is_number, to_ms
-from celery_dlx_retry.errors import InvalidPolicy
+from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +102,17 @@ class Policy(ABC):
         known: set[int] = set()
         if self._foreseeable and self.jitter is None:
             retries = KNOWN_RETRIES if self.retries is None else min(self.retries, KNOWN_RETRIES)
-            longest = MAX_DELAY_MS if self.deadline is None else _ms(self, "deadline")
-            delays = (self.delay_ms(retry, Exception()) for retry in range(1, retries + 1))
-            known.update(delay for delay in delays if delay is not None and delay <= longest)
+            longest = None if self.deadline is None else _ms(self, "deadline")
+            delays = (self._asked_ms(retry) for retry in range(1, retries + 1))
+            known.update(it for it in delays if it is not None and (longest is None or it <= longest))
         for rule in self.rules:
             if isinstance(rule.then, Policy):
                 known |= rule.then.known_delays_ms()
         return frozenset(known)
+
+    def _asked_ms(self, retry: int) -> int | None:
+        """The same as ``delay_ms`` where it can be foreseen, but as it was written: who asks for too much is told."""
+        return self.delay_ms(retry, Exception())
 
     def within(self, longest_ms: int) -> Policy:
         """The same policy, in which every backoff that grows and names no limit of its own ends at this one."""
@@ -151,7 +157,10 @@ class Fixed(Policy):
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
         """See ``Policy``."""
-        return min(_ms(self, "delay"), MAX_DELAY_MS)
+        return min(self._asked_ms(retry), MAX_DELAY_MS)
+
+    def _asked_ms(self, retry: int) -> int:  # noqa: ARG002
+        return _ms(self, "delay")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -229,8 +238,11 @@ class Delays(Policy):
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
         """See ``Policy``."""
+        return min(self._asked_ms(retry), MAX_DELAY_MS)
+
+    def _asked_ms(self, retry: int) -> int:
         position = min(retry, len(self.delays)) - 1
-        return min(to_ms(self.delays[position], what="Delays.delays"), MAX_DELAY_MS)
+        return to_ms(self.delays[position], what="Delays.delays")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -244,7 +256,12 @@ class Custom(Policy):
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
-        _require(_is_function(self.function), self, "function", "a function of (retry, error)")
+        _require(
+            _is_function(self.function) and _takes(self.function, 1, Exception()),
+            self,
+            "function",
+            "a function of (retry, error)",
+        )
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:
         """See ``Policy``. Raises what the function raises, and InvalidDelay if it returns rubbish."""
@@ -260,12 +277,24 @@ def as_policy(value: PolicyLike) -> Policy:
     if isinstance(value, Policy):
         return value
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
-        return Fixed(value)
+        return _named_by_what_was_written(Fixed, value)
     if isinstance(value, (list, tuple)):
-        return Delays(value)
+        return _named_by_what_was_written(Delays, value)
     if _is_function(value):
-        return Custom(value)  # type: ignore[arg-type]
+        return _named_by_what_was_written(Custom, value)
     raise InvalidPolicy(what="policy", value=value, wanted="a policy, seconds, a list of seconds or a function")
+
+
+def _named_by_what_was_written(policy: Callable[[Any], Policy], value: Any) -> Policy:
+    """Whoever wrote ``policy=-5`` knows of no ``Fixed.delay``."""
+    try:
+        return policy(value)
+    except (InvalidDelay, InvalidPolicy) as problem:
+        what = _SHORTHAND.sub("policy", problem.what)
+        raise type(problem)(**{**problem.facts, "what": what}) from problem
+
+
+_SHORTHAND: Final = re.compile(r"^\w+\.(delays?|function)")
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
@@ -328,6 +357,19 @@ def _is_sequence(value: object) -> bool:
 def _is_function(value: object) -> bool:
     # A class is callable too, but as_policy(ValueError) is a slip.
     return callable(value) and not isinstance(value, type)
+
+
+def _takes(function: Callable[..., Any], *arguments: object) -> bool:
+    """Whether it can be called so; what does not tell its signature, as some of C's, is trusted."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_match(value: object) -> bool:

@@ -59,3 +59,9 @@ class Facts:
     #: Work queues whose type the broker did not tell.
     unknown_types: tuple[str, ...] = ()
     no_management: str = ""
+    #: What a worker says to a delay that is beyond dlx_max_delay, and stops.
+    too_long: str = ""
+    #: Why the broker cannot be asked; product and version are not known then.
+    unreachable: str = ""
+    #: Work queues under our prefix that the app does not know.
+    strangers: tuple[str, ...] = ()

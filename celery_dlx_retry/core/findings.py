@@ -58,6 +58,13 @@ RULES = (
         facts=symptoms.not_rabbitmq,
     ),
     Rule(
+        code="unreachable",
+        severity="error",
+        consequence="A worker waits for it; of the broker nothing is known here, and the rest is about the app alone.",
+        cure="Start it, or correct broker_url; then look again.",
+        facts=symptoms.unreachable,
+    ),
+    Rule(
         code="old-broker",
         severity="error",
         consequence="Quorum lanes with at-least-once dead-lettering do not exist there; we never tried it.",
@@ -70,6 +77,13 @@ RULES = (
         consequence="Lanes stand on details of RabbitMQ: expiry, alternate exchanges, confirms.",
         cure="Run the test suite against it with DLX_TEST_BROKER_URL, or use RabbitMQ.",
         facts=symptoms.other_broker,
+    ),
+    Rule(
+        code="delay-too-long",
+        severity="error",
+        consequence="No worker starts.",
+        cure="Shorten the delay, or raise dlx_max_delay.",
+        facts=symptoms.too_long,
     ),
     Rule(
         code="early-acks",
@@ -231,6 +245,13 @@ RULES = (
         consequence="What the broker itself throws out of it is not kept; what DLXRetryTask gives up is.",
         cure="Run `celery dlx policy`, or make new queues with dlx_queue().",
         facts=symptoms.no_dlx,
+    ),
+    Rule(
+        code="shared-prefix",
+        severity="info",
+        consequence="`dead list` and `status` show their letters, too; replay --all and purge leave them alone.",
+        cure="Another app's: give each a dlx_prefix of its own. Yours, by `worker -Q`: name them in task_queues.",
+        facts=symptoms.shared_prefix,
     ),
     Rule(
         code="unknown-type",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import lru_cache
 
+from celery_dlx_retry.core.units import told
 from celery_dlx_retry.errors import DelayTooLong
 
 # Celery's autoretry with max_retries=None goes on for ever; its delays repeat at retry_backoff_max long before this.
@@ -18,7 +19,7 @@ _SHORTEST_MS = 100
 def lane_ms(delay_ms: int, *, exact: frozenset[int], ratio: float, limit_ms: int) -> int:
     """The length of the lane for a delay: itself if tasks announced it, else the next on the grid; never shorter."""
     if delay_ms > limit_ms:
-        raise DelayTooLong(who="A retry", delay_ms=delay_ms, limit_ms=limit_ms)
+        raise DelayTooLong(who="A retry", delay=told(delay_ms), limit=told(limit_ms))
     if delay_ms in exact:
         return delay_ms
     steps = grid(ratio, limit_ms)

@@ -20,7 +20,6 @@ from celery_dlx_retry.core.backoff import (
     PolicyLike,
     Verdict,
     as_policy,
-    logger,
     matches,
 )
 from celery_dlx_retry.core.reasons import Reason
@@ -65,6 +64,8 @@ class Dead:
     """No retry; a dead letter."""
 
     reason: Reason
+    #: What the policy itself raised when it was asked.
+    fault: Exception | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def decide(  # noqa: PLR0911, PLR0913
 
     ``elapsed_ms`` is since the first failure, ``chance`` is uniform in [0, 1), ``now`` is a Unix timestamp.
     It never raises because of a user's function: a predicate that raises does not match,
-    a backoff that raises or returns rubbish makes the message dead, both with a line in the log.
+    which is logged, and a backoff that raises or returns rubbish makes the message dead, with the fault told.
     """
     if isinstance(error, DeadLetter):
         return Dead(Reason.REQUESTED)
@@ -97,9 +98,8 @@ def decide(  # noqa: PLR0911, PLR0913
         return Dead(Reason.EXHAUSTED)
     try:
         delay_ms = _delay_ms(policy, error, attempt=attempt, chance=chance, now=now)
-    except Exception:  # noqa: BLE001
-        logger.warning("backoff failed policy=%r error=%s", policy, type(error).__name__, exc_info=True)
-        return Dead(Reason.FAILED)
+    except Exception as fault:  # noqa: BLE001
+        return Dead(Reason.FAILED, fault)
     latest_ms = None if policy.deadline is None else to_ms(policy.deadline, what="Policy.deadline") - elapsed_ms
     if delay_ms is None or (latest_ms is not None and delay_ms > latest_ms):
         return Dead(Reason.EXHAUSTED)

@@ -153,6 +153,9 @@ class Settings:
 
 _ATTRIBUTES = {f"dlx_{field.name.removesuffix('_ms')}": field.name for field in fields(Settings)}
 
+#: Of all settings.
+NAMES = frozenset(_ATTRIBUTES)
+
 
 def _ms(setting: str, value: Any) -> int:
     try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _FOUR = (4, 0)
 _FOUR_THREE = (4, 3)
+_NAMED = 5
 _DEFAULT_LIMIT_OF_FOUR = 20
 _LOW_LIMIT = 5
 _CONSUMER_TIMEOUT_MS = 30 * 60 * 1000
@@ -24,9 +25,15 @@ def not_rabbitmq(facts: Facts) -> Iterator[str]:
         yield f"The broker transport is {facts.transport!r}."
 
 
+def unreachable(facts: Facts) -> Iterator[str]:
+    """All that follows is about the app alone."""
+    if facts.unreachable:
+        yield facts.unreachable
+
+
 def other_broker(facts: Facts) -> Iterator[str]:
     """Speaks AMQP, and may do otherwise in what matters."""
-    if facts.transport == "amqp" and facts.product != "RabbitMQ":
+    if facts.transport == "amqp" and facts.product != "RabbitMQ" and not facts.unreachable:
         yield f"The broker calls itself {facts.product!r}."
 
 
@@ -40,6 +47,12 @@ def nothing_of_ours(facts: Facts) -> Iterator[str]:
     """Nobody uses us."""
     if not any(task.is_ours for task in facts.tasks):
         yield "No task of this app has DLXRetryTask as its base class."
+
+
+def too_long(facts: Facts) -> Iterator[str]:
+    """Asks for more than is allowed."""
+    if facts.too_long:
+        yield facts.too_long
 
 
 def early_acks(facts: Facts) -> Iterator[str]:
@@ -75,6 +88,8 @@ def prefetch_used_up(facts: Facts) -> Iterator[str]:
 
 def consumer_timeout(facts: Facts) -> Iterator[str]:
     """Held unacknowledged for longer than the broker allows."""
+    if facts.unreachable:
+        return  # depends on its version
     if _is_rabbitmq(facts, since=_FOUR_THREE) and all(queue.kind == "classic" for queue in facts.queues):
         return  # no longer enforced on classic queues
     timeouts = [queue.arguments.get("consumer-timeout") for queue in facts.queues]
@@ -119,7 +134,7 @@ def limit_minus_one(facts: Facts) -> Iterator[str]:
     """Means "no limit" since RabbitMQ 4, and "none at all" before."""
     for queue in facts.queues:
         limit = queue.arguments.get("delivery-limit")
-        if isinstance(limit, int) and limit < 0 and facts.version < _FOUR:
+        if isinstance(limit, int) and limit < 0 and facts.version < _FOUR and not facts.unreachable:
             yield f"The quorum queue {queue.name!r} has delivery-limit={limit} on RabbitMQ {_dotted(facts.version)}."
 
 
@@ -225,6 +240,14 @@ def unknown_type(facts: Facts) -> Iterator[str]:
     """The broker does not say, and we take the commoner one."""
     for name in facts.unknown_types:
         yield f"The type of the work queue {name!r} is not known: the broker user may not configure it."
+
+
+def shared_prefix(facts: Facts) -> Iterator[str]:
+    """Queues of another app, or of ours that only a worker names."""
+    if facts.strangers:
+        named = ", ".join(map(repr, facts.strangers[:_NAMED]))
+        more = f" and {len(facts.strangers) - _NAMED} more" if len(facts.strangers) > _NAMED else ""
+        yield f"Under its dlx_prefix are work queues that this app does not know: {named}{more}."
 
 
 def no_management(facts: Facts) -> Iterator[str]:

@@ -11,6 +11,8 @@ from celery_dlx_retry.errors import InvalidDelay
 
 Seconds: TypeAlias = int | float | timedelta
 
+_SECOND_MS = 1000
+_UNITS = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000))
 _LAST_EXACT = 2**53  # from here on a float is not the number that was typed
 
 
@@ -31,6 +33,19 @@ def to_ms(value: Seconds, *, what: str) -> int:
     if milliseconds < 0:
         raise InvalidDelay(what=what, value=value)
     return math.ceil(milliseconds)
+
+
+def told(milliseconds: int) -> str:
+    """For a sentence: ``4000 days``, ``1 h 30 min``, ``5.001 s``, ``90 ms``; every digit that there is."""
+    if 0 < milliseconds < _SECOND_MS:
+        return f"{milliseconds} ms"
+    parts, rest = [], milliseconds
+    for unit, length_ms in _UNITS:
+        count, rest = divmod(rest, length_ms)
+        parts += [f"{count} {unit}{'s' if unit == 'day' and count != 1 else ''}"] if count else []
+    if rest or not parts:
+        parts.append(f"{rest / _SECOND_MS:.3f}".rstrip("0").rstrip(".") + " s")
+    return " ".join(parts)
 
 
 def is_number(value: object) -> bool:

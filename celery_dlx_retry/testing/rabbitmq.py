@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.testing import apt, container, node
 from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.container import MANAGEMENT_PORT, start_container
@@ -47,12 +48,14 @@ def provide(*, url: str = "", may_install: bool = True, say: Callable[[str], Non
         except WayFailed as failure:
             raise NoBroker(tried=f"{ROOT}={failure}") from failure
     tried = []
-    ways = [from_docker, from_installed, *([from_apt] if may_install else [])]
-    for way in ways:
+    ways = {container.WAY: from_docker, node.WAY: from_installed} | ({apt.WAY: from_apt} if may_install else {})
+    for number, way in enumerate(ways.values(), start=1):
         try:
             return way(say)
         except WayFailed as failure:  # noqa: PERF203 - the failure is why there is a loop
-            say(f"No RabbitMQ by {failure}")
+            # No alarm: that is what the next one is for, and if there is none, all of them are told.
+            if following := [*ways][number : number + 1]:
+                say(f"{failure}; trying {following[0]}")
             tried.append(str(failure))
     raise NoBroker(tried="; ".join(tried))
 

@@ -126,7 +126,7 @@ def _settle_failure(task: Any, attempt: Attempt, error: BaseException) -> None:
     if isinstance(decision, LetFail):
         attempt.is_ended = True
     elif isinstance(decision, Dead):
-        _bury(task, attempt, error, decision.reason)
+        _bury(task, attempt, error, decision.reason, fault=decision.fault)
 
 
 def _retry(task: Any, attempt: Attempt, error: BaseException, wait: Wait) -> Decision:
@@ -164,7 +164,9 @@ def _settle_reject(task: Any, attempt: Attempt, reject: Reject) -> Reject:
     return Reject(reject.reason if isinstance(reject.reason, str) else safe_repr(reject.reason), requeue=False)
 
 
-def _bury(task: Any, attempt: Attempt, error: BaseException, reason: Reason) -> None:
+def _bury(
+    task: Any, attempt: Attempt, error: BaseException, reason: Reason, *, fault: BaseException | None = None
+) -> None:
     request = task.request
     info: DeliveryInfo = request.delivery_info
     runtime = runtime_of(task.app)
@@ -175,6 +177,7 @@ def _bury(task: Any, attempt: Attempt, error: BaseException, reason: Reason) -> 
             info.queue,
             reason=reason,
             error=error,
+            fault=fault,
             worker=request.hostname or "",
             task=task.name,
             task_id=request.id,

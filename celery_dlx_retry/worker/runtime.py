@@ -25,8 +25,10 @@ from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.lanes import grid, lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
+from celery_dlx_retry.core.units import told
 from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
 from celery_dlx_retry.errors import DelayTooLong, Forbidden, NotRabbitMQ
+from celery_dlx_retry.worker.configuration import configured
 from celery_dlx_retry.worker.lanes import Lanes
 from celery_dlx_retry.worker.pace import Pace, Paces
 
@@ -112,13 +114,13 @@ class Runtime:
         for who, delays in self._announced():
             for delay_ms in sorted(delays):
                 if delay_ms > self.settings.max_delay_ms:
-                    raise DelayTooLong(who=who, delay_ms=delay_ms, limit_ms=self.settings.max_delay_ms)
+                    raise DelayTooLong(who=who, delay=told(delay_ms), limit=told(self.settings.max_delay_ms))
         self.exact_lanes  # noqa: B018 - computed and kept
 
     @cached_property
     def settings(self) -> Settings:
         """The app's dlx_* settings, checked."""
-        return Settings.read(dict(_configured(self._app))).changed(self._flags)
+        return Settings.read(configured(self._app)).changed(self._flags)
 
     @cached_property
     def names(self) -> Names:
@@ -385,12 +387,3 @@ class Runtime:
 
     def _lane_ms(self, delay_ms: int) -> int:
         return lane_ms(delay_ms, exact=self.exact_lanes, ratio=self.settings.grid, limit_ms=self.settings.max_delay_ms)
-
-
-def _configured(app: Celery) -> Iterator[tuple[str, Any]]:
-    """All dlx_* keys of an app's configuration, misspelt ones too; ``CELERY_DLX_*`` under that namespace."""
-    namespace = f"{app.namespace.removesuffix('_')}_".lower() if app.namespace else ""
-    for key in app.conf:
-        name = key.lower().removeprefix(namespace) if namespace else key
-        if name.startswith("dlx_"):
-            yield name, app.conf[key]

@@ -20,7 +20,16 @@ from celery_dlx_retry.core.policy import MAX_DELAY_MS, Dead, Wait, as_policy, de
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DeadLetter, InvalidPolicy, InvalidRoute, PublishError, RetryIn, TopologyError
+from celery_dlx_retry.errors import (
+    DeadLetter,
+    InvalidDelay,
+    InvalidPolicy,
+    InvalidRoute,
+    InvalidTask,
+    PublishError,
+    RetryIn,
+    TopologyError,
+)
 from celery_dlx_retry.worker.appointments import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.budget import retry_within
@@ -79,13 +88,10 @@ class DLXRetryTask(Task):
             cls.acks_late, cls.Request = Task.acks_late, Task.Request
         else:
             install(app)
-            if cls.policy is not None:
-                cls.policy = as_policy(cls.policy)
-                cls.max_retries = as_policy(cls.policy).retries
-            if cls.budget is not None:
-                cls.budget = as_budget(cls.budget)
-            if cls.breaker is not None and not isinstance(cls.breaker, Breaker):
-                raise InvalidPolicy(what="breaker", value=cls.breaker, wanted="a Breaker, or None")
+            try:
+                cls._check_options()
+            except (InvalidPolicy, InvalidDelay) as problem:
+                raise InvalidTask(task=cls.name, problem=str(problem)) from problem
         app = super().bind(app)
         if not _is_builtin(cls):
             # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
@@ -97,6 +103,16 @@ class DLXRetryTask(Task):
                 cls.name,
             )
         return app
+
+    @classmethod
+    def _check_options(cls) -> None:
+        if cls.policy is not None:
+            policy = as_policy(cls.policy)
+            cls.policy, cls.max_retries = policy, policy.retries
+        if cls.budget is not None:
+            cls.budget = as_budget(cls.budget)
+        if cls.breaker is not None and not isinstance(cls.breaker, Breaker):
+            raise InvalidPolicy(what="breaker", value=cls.breaker, wanted="a Breaker, or None")
 
     @guarded
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -307,7 +323,7 @@ class DLXRetryTask(Task):
         request = self.request if request is None else request
         info: DeliveryInfo = request.delivery_info
         first_ms = first_failed_at_ms(info.message.headers, now_ms=at_ms)
-        return decide(
+        decision = decide(
             as_policy(self.policy).within(runtime_of(self.app).settings.max_delay_ms),
             error,
             attempt=request.retries + 1,
@@ -315,6 +331,11 @@ class DLXRetryTask(Task):
             chance=random.random(),  # noqa: S311 - jitter is no secret
             now=at_ms / 1000,
         )
+        if isinstance(decision, Dead) and decision.fault is not None:
+            logger.warning(
+                "policy failed task=%s id=%s policy=%r", self.name, request.id, self.policy, exc_info=decision.fault
+            )
+        return decision
 
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
         """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
+from types import ModuleType
 
 import pytest
+from celery import Celery
 from harness import project
 
 from tests.acceptance.commandline import CommandLine
@@ -51,6 +54,16 @@ def dlx(request, broker, http_api):
     it = CommandLine(request.getfixturevalue("project"), broker)
     yield it
     it.close()
+
+
+@pytest.fixture(scope="module")
+def nowhere():
+    """The words for an app whose broker is down."""
+    module = ModuleType("shop_nowhere")
+    module.app = Celery("shop", broker="amqp://shop:geheim@127.0.0.1:1/shop", set_as_current=False)
+    sys.modules[module.__name__] = module
+    yield "-A", module.__name__, "dlx"
+    sys.modules.pop(module.__name__)
 
 
 def api(request) -> str:

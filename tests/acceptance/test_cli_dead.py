@@ -17,12 +17,9 @@ from celery import Celery
 from kombu.connection import Connection
 from support import eventually
 
-from celery_dlx_retry.broker import management as management_module
-from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.core.letterfilter import LetterFilter
-from celery_dlx_retry.core.topology import WorkQueue, around
 from tests.unit.letters import a_letter
 
 HOUR_MS = 3_600_000
@@ -63,54 +60,13 @@ def test_list_shows_all_queues_of_the_app_with_their_orphans_and_finds_by_every_
         assert sorted(ids(desk.json("list", *options))) == expected.split()
 
 
-@pytest.fixture
-def unknown_queue(desk):
-    """The dead letter of a work queue that the app does not know: only a worker's ``-Q`` names it."""
-    queue = WorkQueue(name=f"{desk.project.prefix}.only-by-q")
-    with Connection(desk.project.url) as connection:
-        connection.default_channel.queue_declare(queue.name, durable=True, auto_delete=False)
-        declare(connection, around(desk.project.names, queue))
-    desk.bury("hidden", queue=queue.name, family=queue.name)
-    yield queue.name
-    desk.take(desk.project.names.dead_letters(queue.name))
+def test_letters_of_all_queues_are_listed_by_their_time_of_death(desk):
+    for at_ms, kind in enumerate(("quorum", "classic", "quorum", "classic"), start=1):
+        desk.bury(f"{at_ms}", kind, died_at_ms=at_ms)
+    desk.lying(4)
 
-
-@pytest.mark.usefixtures("http_api")
-def test_letters_of_a_queue_that_only_a_worker_names_are_found_over_the_http_api(desk, unknown_queue):
-    desk.bury("known")
-    desk.lying(1, "classic")
-
-    listed = desk.json("list")
-    planned = desk.json("replay", "--all", "--dry-run")
-
-    assert {row["task_id"]: row["queue"] for row in listed} == {"known": desk.work["classic"], "hidden": unknown_queue}
-    assert {row["task_id"] for row in planned[:-1]} == {"known", "hidden"}
-    assert desk.dlx("show", "hidden").stderr == ""
-
-
-@pytest.mark.usefixtures("http_api")
-def test_what_the_app_does_not_know_is_deleted_by_name_only(desk, unknown_queue):
-    desk.bury("known")
-    desk.lying(1, "classic")
-
-    all_known = desk.dlx("purge", "--all", "--yes")
-    named = desk.dlx("purge", "-q", unknown_queue, "--yes")
-
-    assert all_known.stdout == named.stdout == "1 purged\n"
-    assert f"queues that this app does not know; name them: -q {unknown_queue}.\n" in all_known.stderr
-    assert "not know" not in named.stderr
-
-
-def test_without_the_http_api_somebody_says_how_to_find_them(desk, unknown_queue, monkeypatch):
-    monkeypatch.setattr(management_module, "_PORT", 1)
-
-    listed = desk.dlx("list", DLX_MANAGEMENT_URL="")
-    named = desk.dlx("list", "-q", unknown_queue, DLX_MANAGEMENT_URL="")
-
-    assert listed.stdout.splitlines()[1:] == ["0 dead letters"]
-    assert "those of a queue that only `celery worker -Q` names need its name: -q NAME." in listed.stderr
-    assert named.stdout.endswith("\n1 dead letter\n")
-    assert named.stderr == ""
+    assert ids(desk.json("list")) == ["1", "2", "3", "4"]
+    assert ids(desk.json("list", "--reverse", "--limit", "2")) == ["4", "3"]
 
 
 def test_a_queue_alone_says_which_letters_are_meant(desk):

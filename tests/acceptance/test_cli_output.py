@@ -31,6 +31,35 @@ def test_an_id_is_never_broken_over_lines(monkeypatch, capsys, width):
         assert f"id          {ID}\n" in shown
 
 
+def test_on_a_terminal_without_rich_the_columns_line_up_and_in_a_pipe_there_are_tabs(monkeypatch, capsys):
+    monkeypatch.setattr(output, "is_terminal", lambda: False)
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [("work", "orders", 0), ("wait", "dlx.v1.wait.quorum.000000060000", 12)]
+
+    output.table(("role", "queue", "ready"), rows)
+    piped = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    output.table(("role", "queue", "ready"), rows)
+    shown = capsys.readouterr().out
+
+    assert piped.splitlines()[1] == "work\torders\t0"
+    assert shown.splitlines() == [
+        "role  queue                            ready",
+        "work  orders                           0",
+        "wait  dlx.v1.wait.quorum.000000060000  12",
+    ]
+
+
+def test_on_a_terminal_without_rich_a_row_that_is_too_long_is_a_block_of_lines(monkeypatch, capsys):
+    monkeypatch.setattr(output, "is_terminal", lambda: False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    output.table(("role", "queue"), [("wait", "dlx.v1.wait.quorum.max1000.000000060000")])
+
+    assert capsys.readouterr().out == "role   wait\nqueue  dlx.v1.wait.quorum.max1000.000000060000\n\n"
+
+
 @pytest.mark.parametrize(
     ("delay_ms", "text"), [(0, "0"), (50, "0.05"), (1_000, "1"), (90_500, "90.5"), (26_843_545_600, "26843545.6")]
 )

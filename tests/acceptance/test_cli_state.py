@@ -142,6 +142,16 @@ def test_one_runs_now_one_is_cancelled_and_the_third_keeps_its_time(project, dlx
     dlx("waiting", "run", runs.id, code=1)  # it no longer waits
 
 
+@pytest.mark.parametrize("words", ["run", "cancel"])
+def test_what_does_not_wait_is_not_found_and_nobody_is_asked(dlx, waiting, words):
+    assert waiting
+
+    told = dlx("waiting", words, "nobody", code=1)
+
+    assert told.splitlines()[-1] == "Not found: task id nobody."
+    assert "?" not in told
+
+
 def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, dlx, waiting):
     assert waiting
     due = time.time() + WAIT_SECONDS
@@ -211,11 +221,12 @@ COMMANDS = [
     "status", "waiting", "waiting list", "waiting run x", "waiting cancel x --yes",
     "check", "declare", "policy", "prune --yes", "doctor",
 ]  # fmt: skip
+DEAD = ["dead list", "dead replay --all --yes", "dead replay x --canary 1 --silence-is-success --yes", "dead purge x"]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_a_broker_that_is_down_is_one_sentence_without_its_password(words):
-    done = invoke("-b", "amqp://shop:geheim@127.0.0.1:1/shop", "dlx", *words.split())
+@pytest.mark.parametrize("words", [words for words in [*COMMANDS, *DEAD] if words != "doctor"])
+def test_a_broker_that_is_down_is_one_sentence_without_its_password(nowhere, words):
+    done = invoke(*nowhere, *words.split())
 
     assert done.exit_code == 1
     assert done.output == (
@@ -245,8 +256,8 @@ OTHERS = ["plan", "watch", "dead list", "dead replay --all --yes", "dead show x"
 
 
 @pytest.mark.parametrize("words", [*(words for words in COMMANDS if words != "doctor"), *OTHERS])
-def test_another_broker_is_one_sentence_and_a_wrong_option(words):
-    done = invoke("-b", "memory://", "dlx", *words.split())
+def test_another_broker_is_one_sentence_and_a_wrong_option(nowhere, words):
+    done = invoke("-b", "memory://", *nowhere, *words.split())
 
     assert done.exit_code == 2
     assert "Error: The broker is not RabbitMQ, its transport is 'memory'" in done.output

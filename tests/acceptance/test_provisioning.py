@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from celery_dlx_retry.testing.container import start_container
 from celery_dlx_retry.testing.node import PortTaken, PrivateNode, find_scripts, start_private_node
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE
 from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free
+
+ROOT = Path(__file__).parents[2]
 
 # A process that provides itself with a node, says where that is, and ends no sooner than this one.
 OWNER = """
@@ -122,13 +125,14 @@ def test_every_way_that_fails_says_so_in_one_line_and_the_end_is_one_sentence_wi
     with pytest.raises(NoBroker) as failure:
         provide(say=said.append)
 
-    docker, local, apt = said
-    assert docker == "No RabbitMQ by Docker: no engine answers"
-    assert local.startswith("No RabbitMQ by a local rabbitmq-server: ")
+    docker, local = said
+    assert docker == "Docker: no engine answers; trying a local rabbitmq-server"
+    assert local.startswith("a local rabbitmq-server: ")
     assert "BOOT FAILED" in local
-    assert apt.startswith("No RabbitMQ by apt-get: ")
+    assert local.endswith("; trying apt-get")
+    assert "; apt-get: " in str(failure.value)
     assert not any("\n" in line for line in [*said, str(failure.value)])
-    for way_out in ("DLX_TEST_BROKER_URL=", "Docker", "install rabbitmq-server"):
+    for way_out in ("DLX_TEST_BROKER_URL=", "Docker", "testcontainers[rabbitmq]", "install rabbitmq-server"):
         assert way_out in str(failure.value)
 
 
@@ -139,6 +143,15 @@ def test_testcontainers_without_its_rabbitmq_is_one_line_with_what_to_install(mo
 
     with pytest.raises(WayFailed, match=r"^Docker: testcontainers\[rabbitmq\] is not installed \(.*pika.*\)$"):
         start_container(DEFAULT_IMAGE)
+
+
+def test_who_has_nothing_but_docker_can_have_the_demo_and_the_shop():
+    extras, recipe = ((ROOT / name).read_text() for name in ("pyproject.toml", "Makefile"))
+
+    assert re.search(r'^demo = \[.*"testcontainers\[rabbitmq\]', extras, re.MULTILINE)
+    assert "\ndemo: .venv/demo\n" in recipe
+    assert "\nshop: .venv/shop\n" in recipe
+    assert "\n.venv/shop: .venv/demo\n" in recipe
 
 
 @pytest.mark.usefixtures("bare_machine")

@@ -33,9 +33,11 @@ PLAIN = task(is_ours=False, retries=True)
 
 ILL = [
     ("not-rabbitmq", {"transport": "redis"}, "'redis'"),
+    ("unreachable", {"unreachable": "Nobody is there.", "product": "", "version": ()}, "Nobody"),
     ("old-broker", {"version": (3, 9, 29)}, "3.9.29"),
     ("old-broker", {"version": ()}, "RabbitMQ"),
     ("other-broker", {"product": "LavinMQ"}, "LavinMQ"),
+    ("delay-too-long", {"too_long": "The task 'shop.charge' asks to wait 4000 days."}, "4000 days"),
     ("early-acks", {"tasks": (task(acks_late=False),)}, "shop.charge"),
     ("consumes-dead-letters", {"consumed_by_mistake": ("orders.dead",)}, "orders.dead"),
     ("consumer-timeout", {"version": (3, 10), "tasks": (replace(PLAIN, waits_ms=(1, 1_800_000)),)}, "up to 1800 s"),
@@ -71,6 +73,8 @@ ILL = [
     ("result-expiry", {"result_expires_ms": 60_000, "longest_wait_ms": 61_000}, "60 s"),
     ("no-dead-letter-exchange", {"queues": (bare(),)}, "orders"),
     ("no-dead-letter-exchange", {"queues": (bare("quorum"),), "version": (3, 10)}, "orders"),
+    ("shared-prefix", {"strangers": ("a", "b")}, "'a', 'b'."),
+    ("shared-prefix", {"strangers": tuple("abcdefg")}, "'e' and 2 more."),
     ("unknown-type", {"unknown_types": ("orders",)}, "'orders'"),
     ("no-management", {"no_management": "Nobody answers."}, "Nobody"),
 ]  # fmt: skip
@@ -108,6 +112,13 @@ def test_what_bites_is_found_and_named(code, changes, told):
 @pytest.mark.parametrize("changes", WELL, ids=str)
 def test_what_does_not_bite_is_not_found(changes):
     assert findings(replace(HEALTHY, **changes)) == []
+
+
+def test_of_a_broker_that_cannot_be_asked_nothing_is_made_up():
+    unknown = replace(HEALTHY, unreachable="Nobody is there.", product="", version=())
+    limited = replace(unknown, queues=(queue("quorum", delivery_limit=-1),), tasks=(task(time_limit_ms=10**9),))
+
+    assert [finding.code for finding in findings(limited)] == ["unreachable"]
 
 
 def test_every_rule_has_a_case_and_its_own_name():

@@ -88,7 +88,7 @@ def test_the_limit_itself_is_allowed_and_one_more_is_not():
         length_ms(5_001, limit_ms=5_000)
 
     assert str(caught.value) == (
-        "A retry asks to wait 5001 ms; dlx_max_delay allows 5000 ms. "
+        "A retry asks to wait 5.001 s; dlx_max_delay allows 5 s. "
         "Ask for less, or raise dlx_max_delay and restart the workers."
     )
 

@@ -108,6 +108,11 @@ def test_a_backoff_without_limit_ends_at_ten_years(policy, retry):
     assert policy.delay_ms(retry, BOOM) == MAX_DELAY_MS == 10 * 365 * 86_400_000
 
 
+@pytest.mark.parametrize("policy", [Fixed(timedelta(days=4000)), Delays([timedelta(days=4000)])], ids=shown)
+def test_what_is_announced_is_what_was_written_so_that_too_much_can_be_told(policy):
+    assert policy.known_delays_ms() == {4000 * 86_400_000}
+
+
 def test_a_limit_is_reached_however_late_the_retry():
     assert Exponential(1, factor=1.5, limit=7.5).delay_ms(100_000, BOOM) == 7500
 
@@ -310,13 +315,28 @@ def test_an_errors_predicate_that_raises_makes_the_message_dead():
 
 
 @pytest.mark.parametrize("rubbish", [-1, "5", float("nan"), True, object()], ids=shown)
-def test_a_function_that_returns_rubbish_makes_the_message_dead_and_is_logged(rubbish, caplog):
-    assert decided(Custom(lambda *_: rubbish)) == FAILED
-    assert "backoff failed" in caplog.text
+def test_a_function_that_returns_rubbish_makes_the_message_dead_and_is_told(rubbish):
+    decision = decided(Custom(lambda *_: rubbish))
+
+    assert decision == FAILED
+    assert isinstance(decision.fault, InvalidDelay)
 
 
 def test_a_function_that_raises_makes_the_message_dead():
     assert decided(Custom(broken)) == FAILED
+
+
+@pytest.mark.parametrize(
+    "function", [lambda: 3, lambda retry: retry, lambda a, b, c: (a, b, c), lambda *, retry: retry]
+)
+def test_a_function_that_cannot_be_asked_is_no_policy(function):
+    with pytest.raises(InvalidPolicy, match=r"it must be a function of \(retry, error\)\.$"):
+        Custom(function)
+
+
+@pytest.mark.parametrize("function", [lambda *_: 3, lambda a, b=1, c=2: a + b + c, max, print])
+def test_a_function_that_can_be_asked_is_one(function):
+    assert as_policy(function).function is function
 
 
 def test_a_function_that_returns_none_is_exhausted():

@@ -1,15 +1,18 @@
+import sys
 from dataclasses import fields
 from datetime import timedelta
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from celery import Celery
+from django.conf import Settings as DjangoSettings
 from support import shown
 
 from celery_dlx_retry.core.budget import Budget
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.errors import ConfigurationError, InvalidSetting, UnknownSetting
-from celery_dlx_retry.worker.runtime import Runtime, _configured, runtime_of
+from celery_dlx_retry.worker.configuration import configured
+from celery_dlx_retry.worker.runtime import Runtime, runtime_of
 
 DEFAULTS = {
     "prefix": "dlx",
@@ -266,7 +269,7 @@ def test_an_app_that_says_nothing_has_the_defaults(app):
 def test_lower_case_keys_are_read_from_the_configuration(app):
     app.conf.update(dlx_prefix="shop", dlx_max_delay=60, task_default_queue="orders")
 
-    assert dict(_configured(app)) == {"dlx_prefix": "shop", "dlx_max_delay": 60}
+    assert configured(app) == {"dlx_prefix": "shop", "dlx_max_delay": 60}
     assert Runtime(app).settings == Settings(prefix="shop", max_delay_ms=60_000)
 
 
@@ -282,7 +285,7 @@ def test_upper_case_keys_are_read_under_djangos_namespace(app):
     )
     app.config_from_object(django, namespace="CELERY")
 
-    assert dict(_configured(app)) == {"dlx_prefix": "shop", "dlx_confirm_timeout": timedelta(seconds=2)}
+    assert configured(app) == {"dlx_prefix": "shop", "dlx_confirm_timeout": timedelta(seconds=2)}
     assert Runtime(app).settings == Settings(prefix="shop", confirm_timeout_ms=2_000)
     assert app.conf.task_default_queue == "orders"
 
@@ -310,8 +313,50 @@ def test_a_misspelt_key_fails_the_start(app):
 def test_a_misspelt_key_under_a_namespace_fails_the_start(app):
     app.config_from_object(SimpleNamespace(CELERY_DLX_PREFX="shop"), namespace="CELERY")
 
-    with pytest.raises(UnknownSetting, match=r"^There is no setting 'dlx_prefx'\. Did you mean 'dlx_prefix'\?$"):
+    with pytest.raises(UnknownSetting) as caught:
         _ = Runtime(app).settings
+
+    assert str(caught.value) == "There is no setting 'CELERY_DLX_PREFX'. Did you mean 'CELERY_DLX_PREFIX'?"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "written", "right"),
+    [
+        ("CELERY", "DLX_PREFIX", "CELERY_DLX_PREFIX"),
+        ("CELERY", "DLX_PREFX", "CELERY_DLX_PREFIX"),
+        ("CELERY_", "DLX_GRID", "CELERY_DLX_GRID"),
+        ("", "DLX_PREFIX", "dlx_prefix"),
+        ("", "CELERY_DLX_PREFIX", "dlx_prefix"),
+    ],
+)
+def test_a_key_that_celery_would_overlook_fails_the_start_and_is_named_as_it_was_written(
+    app, namespace, written, right
+):
+    app.config_from_object(SimpleNamespace(**{written: "shop"}), namespace=namespace or None)
+
+    with pytest.raises(UnknownSetting) as caught:
+        _ = Runtime(app).settings
+
+    assert str(caught.value) == f"There is no setting {written!r}. Did you mean {right!r}?"
+
+
+def test_what_is_not_like_any_of_ours_may_be_somebody_elses(app):
+    app.config_from_object(SimpleNamespace(DLX_AUDIO_9="x", SHOP_DLX_PREFIX="other"), namespace="CELERY")
+
+    assert Runtime(app).settings == Settings()
+
+
+@pytest.mark.parametrize("written", ["CELERY_dlx_prefix", "celery_dlx_prefix", "dlx_prefix"])
+def test_a_key_that_django_overlooks_fails_the_start(app, monkeypatch, written):
+    module = ModuleType("shop_settings")
+    vars(module).update({written: "shop", "TIME_ZONE": ""})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    app.config_from_object(DjangoSettings(module.__name__), namespace="CELERY")
+
+    with pytest.raises(UnknownSetting) as caught:
+        _ = Runtime(app).settings
+
+    assert str(caught.value) == f"There is no setting {written!r}. Did you mean 'CELERY_DLX_PREFIX'?"
 
 
 def test_the_defaults_never_go_into_the_apps_configuration(app):

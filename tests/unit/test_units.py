@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support import shown
 
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.units import to_ms
+from celery_dlx_retry.core.units import to_ms, told
 from celery_dlx_retry.errors import InvalidDelay
 
 
@@ -87,3 +87,21 @@ def test_a_timedelta_is_never_early_and_less_than_a_millisecond_late(seconds):
 def test_a_reason_is_its_text_however_it_is_printed(reason):
     assert str(reason) == f"{reason}" == "{}".format(reason) == reason.value == reason  # noqa: UP032
     assert reason.value == reason.name.lower().replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "0 s"),
+        (90, "90 ms"),
+        (5_001, "5.001 s"),
+        (8_540, "8.54 s"),
+        (60_000, "1 min"),
+        (5_400_000, "1 h 30 min"),
+        (86_400_000, "1 day"),
+        (4_000 * 86_400_000, "4000 days"),
+        (365 * 86_400_000 + 1, "365 days 0.001 s"),
+    ],
+)
+def test_a_length_in_words_is_exact(milliseconds, text):
+    assert told(milliseconds) == text

@@ -81,6 +81,16 @@ def function(self):
     raise OSError("down")
 
 
+def faulty(_retry, _error):
+    return {}["no such delay"]
+
+
+@app.task(bind=True, base=DLXRetryTask, name="policies.faulty", policy=faulty)
+def has_a_faulty_policy(self):
+    record(self)
+    raise OSError("down")
+
+
 @app.task(bind=True, base=DLXRetryTask, name="policies.gives_up", autoretry_for=(Exception,), default_retry_delay=0.1)
 def gives_up(self):
     record(self)

@@ -99,6 +99,14 @@ def test_an_error_that_asks_for_more_than_the_longest_delay_is_one_dead_letter(p
     eventually(lambda: result.state == "FAILURE")
 
 
+def test_a_policy_that_fails_is_told_in_the_dead_letter_and_in_the_log_with_the_task_and_its_id(project, send):
+    letter = dead_letter(project, result := send("faulty"))
+
+    assert (letter.record.reason, letter.record.error_type) == ("failed", "OSError")
+    assert letter.record.error == "down (its policy failed: KeyError: 'no such delay')"
+    assert f"policy failed task=policies.faulty id={result.id} policy=Custom(faulty)" in project._running[0].log
+
+
 def test_no_retry_is_granted_that_would_start_after_the_deadline(project, send):
     letter = dead_letter(project, send("patient"))
 

@@ -7,7 +7,7 @@ from celery import Celery
 from celery.exceptions import Retry
 
 from celery_dlx_retry import Breaker, Budget, DeadLetter, DLXRetryTask, Fixed
-from celery_dlx_retry.errors import InvalidPolicy
+from celery_dlx_retry.errors import InvalidPolicy, InvalidTask
 
 
 @pytest.fixture
@@ -113,6 +113,27 @@ def test_an_eager_task_has_no_budget_and_no_breaker(app):
         return self.request.retries
 
     assert [flaky.delay().get() for _ in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"policy": "soon"}, "policy is 'soon'; it must be a policy, seconds, a list of seconds or a function."),
+        ({"policy": [1, "a"]}, "policy[1] is 'a'; it must be a timedelta or a number of seconds, finite and not"),
+        ({"policy": []}, "policy is []; it must be a list of at least one delay."),
+        ({"policy": -5}, "policy is -5; it must be a timedelta or a number of seconds, finite and not negative."),
+        ({"budget": -1}, "Budget.share is -1; it must be"),
+        ({"breaker": 5}, "breaker is 5; it must be a Breaker, or None."),
+    ],
+)
+def test_a_bad_option_names_its_task_and_what_was_written(app, options, problem):
+    with pytest.raises(InvalidTask) as caught:
+
+        @app.task(name="shop.charge", base=DLXRetryTask, shared=False, lazy=False, **options)
+        def charge():
+            """Never made."""
+
+    assert str(caught.value).startswith(f"The task 'shop.charge': {problem}")
 
 
 @pytest.mark.parametrize("limit", [{"budget": "20%"}, {"budget": True}, {"breaker": 5}])

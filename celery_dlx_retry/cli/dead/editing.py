@@ -50,7 +50,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Change the arguments of a dead letter; the first ones are kept in its header. It stays dead."""
+    """Change the arguments of a dead letter. The first ones are kept in its header; it stays dead."""
     if undo and changes:
         raise click.UsageError("Give --set or --undo, not both.")
     app = ctx.obj.app

@@ -34,23 +34,19 @@ _SORTS: dict[str, Callable[[DeadMessage], Any]] = {
 
 @click.command("list")
 @selects
-@click.option("--sort", type=click.Choice(list(_SORTS)), help="By this; otherwise as they lie, oldest first.")
-@click.option("--reverse", is_flag=True, help="With --sort: the last first.")
+@click.option("--sort", type=click.Choice(list(_SORTS)), default="died", show_default=True, help="By this.")
+@click.option("--reverse", is_flag=True, help="The last first.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
 @json_option
 def list_dead(  # noqa: PLR0913 - one per option
-    ctx: click.Context, selection: Selection, *, sort: str | None, limit: int, reverse: bool, as_json: bool
+    ctx: click.Context, selection: Selection, *, sort: str, limit: int, reverse: bool, as_json: bool
 ) -> None:
     """Show dead letters; they stay where they are."""
     counter = _Counter()
     with selection.reading() as letters:
-        found = counter(letters)
-        if sort:
-            # No more than the limit is ever in memory.
-            choose = heapq.nlargest if reverse else heapq.nsmallest
-            shown: Iterable[DeadMessage] = choose(limit, found, key=_SORTS[sort])
-        else:
-            shown = (letter for number, letter in enumerate(found, start=1) if number <= limit)
+        # No more than the limit is ever in memory.
+        choose = heapq.nlargest if reverse else heapq.nsmallest
+        shown = choose(limit, counter(letters), key=_SORTS[sort])
         if sys.stdout.isatty() or as_json:
             for letter in shown:
                 json_line(facts_of(letter)) if as_json else click.echo(_text(letter))
@@ -67,7 +63,7 @@ def list_dead(  # noqa: PLR0913 - one per option
 @selects
 @json_option
 def group_dead(ctx: click.Context, selection: Selection, *, as_json: bool) -> None:
-    """Count dead letters by what failed where: exception type and innermost frame of your own code."""
+    """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
     with selection.reading() as letters:
         groups = grouped(letters)
     if as_json:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @yes_option
 @json_option
 def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, yes: bool, as_json: bool) -> None:
-    """Delete dead letters for good; export them first if you may want them back."""
+    """Delete dead letters for good. Export them first if you may want them back."""
     selection.insist(everything=everything)
     selection.only_known = True
     purged = 0

@@ -69,6 +69,8 @@ def replay_dead(  # noqa: PLR0913 - one per option
 ) -> None:
     """Put dead letters back on their work queues. Stopped in the middle? Run it again: it goes on."""
     selection.insist(everything=everything)
+    # Whoever gives an id means that one, wherever it lies.
+    selection.only_known = not selection.chosen.ids
     _insist_on_canaries(ctx, canary)
     is_blind = _is_blind(selection, silence_is_success=silence_is_success) if canary else False
     run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Pace(rate) if rate else None, as_json=as_json)
@@ -86,6 +88,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
             run.confirmed = confirmed
             if found:
                 click.confirm(f"Replay {described(found)}?", abort=True, err=True)
+        selection.queues(connection)  # as long as there are none, nothing was done that an audit could tell
         changes_something()
         try:
             if canary:

@@ -64,7 +64,7 @@ class Selection:
     named: tuple[str, ...]
     chosen: LetterFilter
     management_url: str | None = None
-    #: For what deletes: a queue that the app does not know may be another app's of the same prefix.
+    #: For what changes many at once: a queue that the app does not know may be another app's of the same prefix.
     only_known: bool = False
     _seen_groups: set[str] = field(default_factory=set, init=False)
     _all: list[str] = field(default_factory=list, init=False)

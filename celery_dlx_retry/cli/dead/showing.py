@@ -44,7 +44,7 @@ def show_dead(  # noqa: PLR0913 - one per option
     with_args: bool,
     as_json: bool,
 ) -> None:
-    """Show everything about a dead letter: history, traceback, headers, and with --args its arguments."""
+    """Show everything about a dead letter. History, traceback, headers, and with --args its arguments."""
     chosen = LetterFilter(ids=frozenset([task_id]))
     selection = Selection(app=ctx.obj.app, named=queues, chosen=chosen, management_url=management_url)
     count = 0

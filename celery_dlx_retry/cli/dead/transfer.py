@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", metavar="FILE", default="-", help="A new file, for you alone; otherwise the output.")
 @json_option
 def export_dead(ctx: click.Context, selection: Selection, output: str, *, as_json: bool) -> None:
-    """Write dead letters as lines of JSON, with their arguments; they stay where they are."""
+    """Write dead letters as lines of JSON, with their arguments. They stay where they are."""
     count = 0
-    with _opened(output) as file, selection.reading() as letters:
+    with selection.reading() as letters, _opened(output) as file:  # no file for what cannot be read
         for letter in letters:
             file.write(f"{to_line(letter)}\n")
             count += 1
@@ -63,7 +63,7 @@ def export_dead(ctx: click.Context, selection: Selection, output: str, *, as_jso
 def import_dead(  # noqa: PLR0913 - one per option
     ctx: click.Context, file: Path, to_queue: str | None, skip: int, *, again: bool, yes: bool, as_json: bool
 ) -> None:
-    """Put exported dead letters back into their dead-letter queues; a dash reads them from the input."""
+    """Put exported dead letters back into their queues. A dash reads them from the input."""
     if str(file) == "-" and not yes:
         raise click.UsageError("The letters come from the input, so that you could not answer: say --yes.")
     app = ctx.obj.app
@@ -85,6 +85,8 @@ def import_dead(  # noqa: PLR0913 - one per option
             _learn(known, connection, queues)
         imported = there = 0
         publisher = runtime_of(app).publisher
+        with publisher.connection():
+            pass  # there is one: from here on something is done
         changes_something()
         try:
             with progress("importing", count) as step:

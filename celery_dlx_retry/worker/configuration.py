@@ -1,0 +1,22 @@
+"""The dlx_* settings of an app, out of Celery's configuration."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.core.spelling import insist_on_capitals, settings_in
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def configured(app: Celery) -> dict[str, Any]:
+    """All of them, by their names; raise UnknownSetting for one that is misspelt, or where Celery overlooks it."""
+    namespace = app.namespace or ""
+    found = settings_in(app.conf, namespace=namespace)
+    if namespace:
+        # Django tells the name of the module that its settings are from, and only what it has taken from there.
+        module = sys.modules.get(str(app.conf.get("SETTINGS_MODULE")))
+        insist_on_capitals(vars(module) if module else (), namespace=namespace)
+    return {name: app.conf[key] for name, key in found.items()}

@@ -1,0 +1,131 @@
+"""What is said to who made a mistake: in the project, in the command, or with the broker down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from celery_dlx_retry.cli import dlx as dlx_group
+from tests.acceptance.commandline import invoke
+
+NOWHERE = "amqp://shop:geheim@127.0.0.1:1//"
+NAMELESS = (
+    "Note: no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …\n"
+)
+
+
+@pytest.fixture
+def celery(tmp_path):
+    """``celery -A shop …`` of a task with these options, to its end."""
+
+    def run(options: str, *words: str) -> tuple[int, str]:
+        (tmp_path / "shop.py").write_text(
+            "from datetime import timedelta\n"
+            "from celery import Celery\n"
+            "from celery_dlx_retry import DLXRetryTask\n"
+            f"app = Celery('shop', broker='{NOWHERE}')\n"
+            f"@app.task(base=DLXRetryTask, {options})\n"
+            "def charge(order_id): ...\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "shop", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.returncode, done.stderr + (done.stdout if "doctor" in words else "")
+
+    return run
+
+
+@pytest.mark.parametrize("words", ["worker", "beat", "dlx plan", "dlx status", "dlx doctor", "dlx watch"])
+def test_a_bad_policy_is_one_sentence_that_names_its_task(celery, words):
+    code, told = celery("policy='soon'", *words.split())
+
+    assert code == 1
+    assert told == (
+        "Error: The task 'shop.charge': policy is 'soon'; "
+        "it must be a policy, seconds, a list of seconds or a function.\n"
+    )
+
+
+def test_who_names_no_app_is_told_and_help_needs_none(broker):
+    status, again = (invoke("-b", broker.url, "dlx", *words.split()) for words in ("status", "status --help"))
+
+    assert NAMELESS in status.output
+    assert status.exit_code == 0
+    assert NAMELESS not in again.output
+
+
+def test_nothing_is_declared_for_no_app(broker):
+    done = invoke("-b", broker.url, "dlx", "declare")
+
+    assert done.exit_code == 2
+    assert "Error: No app was named, so there is no plan to declare. Say which: celery -A your_project" in done.output
+
+
+def test_with_the_broker_down_the_doctor_still_finds_what_is_wrong_with_the_app(nowhere):
+    done = invoke(*nowhere, "doctor")
+
+    assert done.exit_code == 1
+    assert [line.split("\t")[:2] for line in done.output.splitlines()[1:-1]] == [
+        ["error", "unreachable"],
+        ["warning", "nothing-of-ours"],
+        ["warning", "unconfirmed-publish"],
+        ["info", "no-dead-letter-exchange"],
+    ]
+    assert "\tThe broker at 127.0.0.1:1, virtual host 'shop', cannot be used: [Errno 111] Connection" in done.output
+    assert "geheim" not in done.output
+
+
+def test_with_the_broker_down_no_file_is_made_and_nothing_is_said_to_be_imported(nowhere, tmp_path):
+    letters = tmp_path / "letters.jsonl"
+    letters.write_text("")
+
+    exported = invoke(*nowhere, "dead", "export", "--output", str(tmp_path / "new.jsonl"))
+    imported = invoke(*nowhere, "dead", "import", str(letters), "--again", "--yes")
+
+    assert [it.name for it in tmp_path.iterdir()] == ["letters.jsonl"]
+    assert (exported.exit_code, imported.exit_code) == (1, 1)
+    assert exported.output.startswith("Error: The broker at 127.0.0.1:1, virtual host 'shop', cannot be used")
+    assert imported.output.startswith("Error: The broker cannot be reached: ")
+
+
+def groups(command, *path):
+    """The path of each group of commands."""
+    if isinstance(command, click.Group):
+        yield path
+        for name, each in command.commands.items():
+            yield from groups(each, *path, name)
+
+
+@pytest.mark.parametrize("path", [*groups(dlx_group)], ids=" ".join)
+def test_no_summary_of_a_command_is_cut(path):
+    told = invoke("dlx", *path, "--help").output
+
+    assert "Commands:" in told
+    assert "..." not in told.partition("Commands:")[2]
+
+
+def test_a_policy_that_takes_other_arguments_is_refused_before_it_is_needed(celery):
+    code, told = celery("policy=lambda: 3", "worker")
+
+    assert code == 1
+    assert told.startswith("Error: The task 'shop.charge': policy is <function <lambda> at ")
+    assert told.endswith("; it must be a function of (retry, error).\n")
+
+
+@pytest.mark.parametrize("words", ["worker", "dlx plan", "dlx doctor"])
+def test_a_delay_that_is_too_long_is_told_alike_by_worker_plan_and_doctor(celery, words):
+    code, told = celery("policy=[timedelta(days=4000)]", *words.split())
+
+    assert code == 1
+    assert "The task 'shop.charge' asks to wait 4000 days; dlx_max_delay allows 365 days. Ask for less, or" in told
+    assert "Traceback" not in told
