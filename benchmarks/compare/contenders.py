@@ -57,7 +57,7 @@ NATIVE = Contender(
     exchange_type="topic",
     # Every message goes through 28 topic exchanges: a hundred thousand would take the broker longer than all the rest.
     share=0.2,
-    patience=7,
+    patience=6,
 )
 CLASSIC = Contender(key="classic", title="DLXRetryTask, classic lanes", way="dlx")
 QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", queue_type="quorum")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PER_SECOND = 20
 LATE_SECONDS = 2
 BEFORE_SECONDS = 3  # probes start so long before the first of the crowd is due
+BESIDE_SECONDS = 20  # and are sent for so long at most
 PATIENCE_SECONDS = 90.0
 
 
@@ -109,7 +110,7 @@ def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]
         fill(stage.vhost.url, retry, crowd, queue=work if is_held else other, seconds=stage.crowd_seconds)
         filling = time.monotonic() - start
         time.sleep(max(0.0, start + stage.crowd_seconds - BEFORE_SECONDS - time.monotonic()))  # noqa: TID251
-        seconds = min(filling, stage.crowd_seconds) + BEFORE_SECONDS
+        seconds = min(filling, BESIDE_SECONDS) + BEFORE_SECONDS
         beside = trickle(stage, int(PER_SECOND * seconds), seconds=seconds)
         arrived = (lambda: stage.notes("crowd")) if is_held else (lambda: collector.late)
         try:

@@ -100,7 +100,7 @@ def _lateness(late: Results) -> Sheet:
         ),
         note="With Celery's countdown the crowd is run by the worker that holds it; "
         "the others' is taken from its queue by one Python process. "
-        "That of native delayed delivery waits seven times as long, so that all of it is published before it is due.",
+        "That of native delayed delivery waits six times as long, so that all of it is published before it is due.",
     )
 
 

@@ -24,7 +24,7 @@ class Sizes:
     probes_at: int = 10_000
     #: New tasks in a round, and rounds without and with those that wait.
     fresh: int = 50
-    rounds: int = 3
+    rounds: int = 2
     retries: int = 500
     late: int = 80
     crowd: int = 50_000
@@ -36,7 +36,7 @@ class Sizes:
     steps: int = 500
     wire: int = 100
     #: Nothing new is begun after this.
-    minutes: float = 13.0
+    minutes: float = 14.0
 
     def depths_of(self, contender: Contender) -> tuple[int, ...]:
         """How many wait, in turn."""
