@@ -15,7 +15,6 @@ from pathlib import Path
 
 import matrix_page
 import rabbits
-import record
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "build" / "compat"
@@ -49,7 +48,7 @@ class End:
             say(f"{self}: not run, {problem}")
             return 0
         say(str(self))
-        env = {rabbits.VERSION: self.rabbitmq, record.RECORD: str(ROOT / "build" / "ends" / f"{self.name}.json")}
+        env = {rabbits.VERSION: self.rabbitmq, rabbits.RECORD: str(ROOT / "build" / "ends" / f"{self.name}.json")}
         return tox(path, [f"smoke-py{self.python}-celery{self.celery}".replace(".", "")], env)
 
 

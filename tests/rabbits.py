@@ -9,6 +9,7 @@ from pathlib import Path
 from celery_dlx_retry.testing.rabbitmq import IMAGE, ROOT
 
 VERSION = "DLX_TEST_RABBITMQ"
+RECORD = "DLX_TEST_RECORD"  # where a session of the matrix writes what came of it
 ROOTS = "DLX_TEST_RABBITMQ_ROOTS"  # a folder of root filesystems, as ../shared/tools makes them
 DEFAULT_ROOTS = "~/.cache/dlx-tools/rootfs"
 VERSIONS = ("3.10", "4.0", "4.3")

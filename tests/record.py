@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rabbits import RECORD
 
-RECORD = "DLX_TEST_RECORD"
 PACKAGES = ("celery", "kombu", "amqp", "billiard", "gevent")
 
 
