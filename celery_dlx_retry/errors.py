@@ -20,6 +20,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Forbidden               the user lacks a permission
     │   └── Unsuitable              the broker cannot do what we need of it
     ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
+    │   ├── Bypassed                another base class of the task kept it from us
     │   ├── Nacked                  the broker refused it
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
@@ -179,6 +180,15 @@ class Unsuitable(TopologyError):
 
 class PublishError(DLXError):
     """A message was not safely handed over."""
+
+
+class Bypassed(PublishError):
+    """``task``."""
+
+    sentence = (
+        "A retry of the task {task!r} was not published: apply_async() of another of its base classes did something "
+        "else with it, or nothing. Name DLXRetryTask first among the bases, or call super().apply_async() there."
+    )
 
 
 class Nacked(PublishError):

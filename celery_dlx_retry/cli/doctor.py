@@ -22,6 +22,7 @@ from celery_dlx_retry.cli.target import (
     connection_of,
     insist_on_sound_url,
     is_rabbitmq,
+    known_work_queues,
     management_option,
     queues_of,
     queues_option,
@@ -174,7 +175,7 @@ def _facts(target: Target) -> Facts:
 def _strangers(target: Target) -> list[str]:
     if target.management is None:
         return []
-    known = {queue.alias or queue.name for queue in [*target.queues, *target.app.amqp.queues.values()]}
+    known = {*(queue.alias or queue.name for queue in target.queues), *known_work_queues(target.app)}
     return sorted(set(all_dead_letter_queues(target.management, target.names).values()) - known)
 
 
@@ -193,10 +194,18 @@ def _tasks(app: Any) -> tuple[TaskFacts, ...]:
             retries=bool(getattr(task, "autoretry_for", ())) or _calls_retry(task),
             waits_ms=tuple(_waits_ms(task)),
             time_limit_ms=_ms(task.time_limit or app.conf.task_time_limit),
+            left_out=_left_out(task, app),
         )
         for name, task in sorted(app.tasks.items())
         if not name.startswith("celery.")
     )
+
+
+def _left_out(task: Any, app: Any) -> str:
+    """The class that ``task_cls`` or ``app.Task`` names, if it is not Celery's own and the task has it not."""
+    own = next(kind for kind in app.Task.__mro__ if "_app" not in vars(kind))
+    is_celerys = own.__module__.partition(".")[0] == "celery"
+    return "" if is_celerys or isinstance(task, own) else f"{own.__module__}.{own.__qualname__}"
 
 
 def _waits_ms(task: Any) -> list[int]:

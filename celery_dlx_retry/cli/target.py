@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -223,6 +224,22 @@ def reached(connection: Connection, url: str | None) -> tuple[Management | None,
 def kind_told(told: dict[str, dict[str, Any]], name: str) -> QueueType:
     """The type of a queue, by the HTTP API."""
     return "quorum" if told.get(name, {}).get("type") == "quorum" else "classic"
+
+
+def known_work_queues(app: Any) -> list[str]:
+    """Those that the app has, and those that its routes name: Celery makes these when a task is first sent there."""
+    routed = _routed(app.conf.task_routes)
+    return list(dict.fromkeys([*(queue.alias or queue.name for queue in app.amqp.queues.values()), *routed]))
+
+
+def _routed(routes: Any) -> Iterator[str]:
+    """The queues in Celery's ``task_routes``, in any of its notations but a function."""
+    for route in routes if isinstance(routes, (list, tuple)) else [routes]:
+        pairs = route.items() if isinstance(route, Mapping) else route if isinstance(route, (list, tuple)) else ()
+        for _, where in pairs:
+            queue = where.get("queue") if isinstance(where, Mapping) else where
+            if queue:
+                yield str(getattr(queue, "name", queue))
 
 
 def all_dead_letter_queues(management: Management, names: Names) -> dict[str, str]:

@@ -18,6 +18,8 @@ class TaskFacts:
     retries: bool = False
     waits_ms: tuple[int, ...] = ()
     time_limit_ms: int | None = None
+    #: The app's own task class, if it has one and this task does not derive from it.
+    left_out: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

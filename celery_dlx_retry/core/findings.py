@@ -93,6 +93,13 @@ RULES = (
         facts=symptoms.early_acks,
     ),
     Rule(
+        code="without-app-class",
+        severity="warning",
+        consequence="It does without what that class gives to every task, as Flask's application context.",
+        cure="Derive that class from DLXRetryTask, and leave base= out.",
+        facts=symptoms.without_app_class,
+    ),
+    Rule(
         code="consumes-dead-letters",
         severity="error",
         consequence="Workers consume it: dead letters run again at once, and waits end early.",

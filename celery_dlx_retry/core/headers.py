@@ -211,7 +211,7 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
 def cut(text: str, size: int) -> str:
     """At most ``size`` bytes of UTF-8, the middle left out; anything that is not valid UTF-8 replaced."""
     if len(text) <= size and text.isascii():
-        return text
+        return str(text)
     data = text.encode("utf-8", "replace")
     if len(data) <= size:
         return data.decode()

@@ -22,24 +22,27 @@ def settings_in(keys: Iterable[str], *, namespace: str = "") -> dict[str, str]:
     """
     prefix = _prefix(namespace)
     found: dict[str, str] = {}
-    for key in keys:
+    keys = set(keys)
+    for key in sorted(keys):
         name = key.lower().removeprefix(prefix)
         is_under_namespace = bool(prefix) and name != key.lower()
         if name.startswith("dlx_") and (is_under_namespace or name == key):
             if name not in NAMES:
                 raise _slip(key, name, prefix if is_under_namespace else "")
             found[name] = key
-        elif _is_misplaced(name, prefix):
-            raise _slip(key, name.removeprefix(_USUAL), prefix)
+        elif (own := _misplaced(name, prefix)) and keys.isdisjoint({own, f"{prefix}{own}".upper()} - {key}):
+            raise _slip(key, own, prefix)
     return found
 
 
 def insist_on_capitals(keys: Iterable[str], *, namespace: str) -> None:
     """UnknownSetting for what Django overlooks: ``CELERY_dlx_prefix`` in a module of settings is none to it."""
     prefix = _prefix(namespace)
-    for key in keys:
+    keys = set(keys)
+    for key in sorted(keys):
         name = key.lower().removeprefix(prefix)
-        if name in NAMES and not key.isupper():
+        # With the right one beside it, it is only what that was computed from.
+        if name in NAMES and not key.isupper() and f"{prefix}{name}".upper() not in keys:
             raise _slip(key, name, prefix)
 
 
@@ -47,10 +50,13 @@ def _prefix(namespace: str) -> str:
     return f"{namespace.removesuffix('_')}_".lower() if namespace else ""
 
 
-def _is_misplaced(name: str, prefix: str) -> bool:
-    """``DLX_PREFIX`` in capitals, or without a namespace ``CELERY_DLX_PREFIX``; else it may be somebody else's."""
+def _misplaced(name: str, prefix: str) -> str:
+    """``DLX_PREFIX`` in capitals, or without a namespace ``CELERY_DLX_PREFIX``: the setting that is meant.
+
+    Not what is only similar: ``DLX_QUEUE`` and ``DLX_EXCHANGE`` are names that projects have for things of their own.
+    """
     own = name if prefix else name.removeprefix(_USUAL)
-    return own.startswith("dlx_") and bool(difflib.get_close_matches(own, NAMES, n=1))
+    return own if own in NAMES else ""
 
 
 def _slip(key: str, name: str, prefix: str) -> UnknownSetting:

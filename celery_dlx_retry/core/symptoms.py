@@ -55,6 +55,13 @@ def too_long(facts: Facts) -> Iterator[str]:
         yield facts.too_long
 
 
+def without_app_class(facts: Facts) -> Iterator[str]:
+    """Ours, by a base= that took the place of the app's own class."""
+    for task in facts.tasks:
+        if task.is_ours and task.left_out:
+            yield f"The task {task.name} does not derive from the app's task class, {task.left_out}."
+
+
 def early_acks(facts: Facts) -> Iterator[str]:
     """Ours, and acknowledged before they ran."""
     for task in facts.tasks:

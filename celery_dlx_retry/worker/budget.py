@@ -5,12 +5,12 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import Reject
+from celery.exceptions import Reject, Retry
 
 from celery_dlx_retry.core.budget import beyond
 from celery_dlx_retry.core.policy import Dead, Wait
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import DLXError, Nacked
+from celery_dlx_retry.errors import Bypassed, DLXError, Nacked
 from celery_dlx_retry.worker.process import own, steady_ms
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -97,12 +97,25 @@ def _ask(task: Any, attempt: Attempt, ask: Callable[..., Any], decision: Decisio
         attempt.decision = decision
         return ask(**{**when, "max_retries": task.request.retries})
     try:
-        return ask(**when)
+        return _handed_over(task, attempt, ask, when)
     except Reject as reject:
         other = refused(task, decision, reject.reason)
         if other is None:
             raise
     return _ask(task, attempt, ask, other, _when(other, when))
+
+
+def _handed_over(task: Any, attempt: Attempt, ask: Callable[..., Any], when: dict[str, Any]) -> Any:
+    """Celery's Retry says that the message waits somewhere, and is acknowledged for that; so it had better wait."""
+    try:
+        result = ask(**when)
+    except Retry as retry:
+        if not attempt.is_handed_over:
+            raise Bypassed(task=task.name) from retry
+        raise
+    if not attempt.is_handed_over:
+        raise Bypassed(task=task.name)
+    return result
 
 
 def _when(decision: Decision, when: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def bury(  # noqa: PLR0913 - the facts of a death
         attempts=retries + 1 if isinstance(retries, int) else 1,
         died_at_ms=time.time_ns() // 1_000_000,
         error_type=type(error).__name__,
-        error=text_of(error).partition(": ")[2] + (f" (its policy failed: {text_of(fault)})" if fault else ""),
+        error=(
+            text_of(error).partition(": ")[2] + (f" (its policy failed: {text_of(fault)})" if fault else "")
+        ).strip(),
         traceback=_traceback(error),
     )
     runtime.publish_dead(message, queue, record, quickly=quickly)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def configured(app: Celery) -> dict[str, Any]:
     """All of them, by their names; raise UnknownSetting for one that is misspelt, or where Celery overlooks it."""
     namespace = app.namespace or ""
-    found = settings_in(app.conf, namespace=namespace)
+    # A module that is a configuration has everything that it imported, as our own dlx_queue().
+    keys = [key for key in app.conf if "dlx_" in key.lower() and not callable(app.conf[key])]
+    found = settings_in(keys, namespace=namespace)
     if namespace:
         # Django tells the name of the module that its settings are from, and only what it has taken from there.
         module = sys.modules.get(str(app.conf.get("SETTINGS_MODULE")))

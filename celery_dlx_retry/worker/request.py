@@ -44,7 +44,7 @@ from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
-from celery_dlx_retry.worker.versions import has_stored_success
+from celery_dlx_retry.worker.versions import has_stored_success, storable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
@@ -123,13 +123,27 @@ class DLXRequest(Request):
             if not self._is_failure(error, exc_info):
                 return None
             self._dead_of = exc_info if self._is_timeout_handled else None
+        return self._fail(error, exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def _fail(self, error: BaseException, exc_info: Any, **options: bool) -> Any:
+        """Let Celery handle the failure, and acknowledge it; of what is settled nothing is left to go wrong."""
         if self._is_settled and isinstance(error, MemoryError):
             # Celery lets the whole worker die of it, which would then be delivered again.
             self.acknowledge()
             state.task_ready(self)
             self.send_event("task-failed", exception=safe_repr(error), traceback=exc_info.traceback)
             return None
-        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        if not isinstance(error, Exception):
+            exc_info.exception = storable(error)
+        try:
+            return super().on_failure(exc_info, **options)
+        except Exception:
+            if not self._is_settled:
+                raise
+            # A result backend, or an event. The message is safe; only the word of it did not get through.
+            logger.exception("after the hand-over task=%s id=%s", self.name, self.id)
+            self.reject()
+            return None
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
@@ -168,13 +182,8 @@ class DLXRequest(Request):
         if problem is not None:
             self._not_handed_over(problem)
             return
-        try:
-            self._retry_is_out(parcel)
-            self.on_failure(exc_info, **options)
-        except Exception:
-            # A result backend, or an event. The message is safe; only the word of it did not get through.
-            logger.exception("after the hand-over task=%s id=%s", self.name, self.id)
-            self.reject()
+        self._retry_is_out(parcel)
+        self.on_failure(exc_info, **options)
 
     def _retry_is_out(self, parcel: Parcel) -> None:
         runtime = runtime_of(self._app)

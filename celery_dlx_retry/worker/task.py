@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import random
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,8 +37,8 @@ from celery_dlx_retry.worker.budget import retry_within
 from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
+from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.guard import give_back, guarded
-from celery_dlx_retry.worker.lineage import widen
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry, send, write
 from celery_dlx_retry.worker.trace import traced
@@ -73,7 +74,6 @@ class DLXRetryTask(Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        widen(cls, DLXRetryTask)
         # Flask's own recipe overrides __call__ without calling ours, and a before_start may fail as a body may.
         for hook in ("__call__", "before_start"):
             found = getattr(cls, hook)
@@ -93,6 +93,7 @@ class DLXRetryTask(Task):
             except (InvalidPolicy, InvalidDelay) as problem:
                 raise InvalidTask(task=cls.name, problem=str(problem)) from problem
         app = super().bind(app)
+        keep_on_commit(cls, app)
         if not _is_builtin(cls):
             # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
             cls.reject_on_worker_lost = cls.retry_on_worker_lost = False
@@ -213,10 +214,11 @@ class DLXRetryTask(Task):
         # The message is to come back as it came, also when this app would now write it otherwise.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
-        for shown, given in (("argsrepr", args), ("kwargsrepr", kwargs)):
+        now = {"argsrepr": (args, request.args), "kwargsrepr": (kwargs, request.kwargs)}
+        for name, (given, before) in now.items():
             # Celery writes them anew, and so shows in its logs what the caller had hidden.
-            if given is None and isinstance(text := info.message.headers.get(shown), str):
-                publish.setdefault(shown, text)
+            if _is_unchanged(given, before) and isinstance(text := info.message.headers.get(name), str):
+                publish.setdefault(name, text)
         keep_ignore_result(publish, info.message.headers)
         return signature
 
@@ -351,6 +353,15 @@ class DLXRetryTask(Task):
         if queue is None:
             raise InvalidRoute(exchange=exchange, routing_key=routing_key)
         return runtime_of(self.app).adopt(queues[queue] if isinstance(queue, str) else queue)
+
+
+def _is_unchanged(given: Any, before: Any) -> bool:
+    """Whether a retry has the arguments that it had, or a copy of them; by identity, for not all can be compared."""
+    if given is None or before is None:
+        return given is None
+    if isinstance(given, dict):
+        return given.keys() == before.keys() and all(given[key] is before[key] for key in given)
+    return len(given) == len(before) and all(map(operator.is_, given, before))
 
 
 def _is_builtin(cls: type[DLXRetryTask]) -> bool:

@@ -24,6 +24,7 @@ from celery_dlx_retry.worker.breaker import held_back, tell
 from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 from celery_dlx_retry.worker.ends import is_end_of_run
+from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +45,18 @@ class QuickTraceInfo(trace_module.TraceInfo):
 
     def handle_retry(self, task: Any, req: Any, **options: Any) -> Any:
         """As Celery does, which takes the traceback from sys.exc_info(): from Python 3.11 on, that of the error."""
-        self.retval.__traceback__ = _users_frames(self.retval.__traceback__)
-        if self.retval.__traceback__ is not None:
-            return super().handle_retry(task, req, **options)
+        retry = self.retval
+        retry.__traceback__ = _users_frames(retry.__traceback__)
+        cause, retry.exc = retry.exc, storable(retry.exc)
         try:
-            raise self.retval  # a policy asked for it: this one short frame is all that Celery gets to copy
-        except Retry:
-            return super().handle_retry(task, req, **options)
+            if retry.__traceback__ is not None and sys.version_info >= (3, 11):
+                return super().handle_retry(task, req, **options)
+            try:
+                raise retry  # if a policy asked for it, this one short frame is all that Celery gets to copy
+            except Retry:
+                return super().handle_retry(task, req, **options)
+        finally:
+            retry.exc = cause  # goes to the main process, where nobody knows a class that was made here
 
 
 def _users_frames(tb: TracebackType | None) -> TracebackType | None:

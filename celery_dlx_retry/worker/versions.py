@@ -9,7 +9,9 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from billiard.pool import CLOSE
+from celery import VERSION
 from celery.concurrency.asynpool import AsynPool
+from celery.utils import serialization
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +42,15 @@ def has_stored_success(request: Any) -> bool:
     """Celery does not look whether a task whose process died had succeeded before; it then runs again."""
     look = getattr(request, "_success_was_stored", None)
     return bool(look is not None and look())
+
+
+@_ends("5.7")
+def storable(error: Any) -> Any:
+    """Celery stores of an error only what is an ``Exception``, and fails at any other."""
+    if isinstance(error, Exception) or not isinstance(error, BaseException) or VERSION[:2] >= (5, 7):
+        return error
+    kind = type(error)
+    return serialization.create_exception_cls(kind.__name__, kind.__module__)(*error.args)
 
 
 @_ends("5.7", STILL_IN)

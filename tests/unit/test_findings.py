@@ -39,6 +39,7 @@ ILL = [
     ("other-broker", {"product": "LavinMQ"}, "LavinMQ"),
     ("delay-too-long", {"too_long": "The task 'shop.charge' asks to wait 4000 days."}, "4000 days"),
     ("early-acks", {"tasks": (task(acks_late=False),)}, "shop.charge"),
+    ("without-app-class", {"tasks": (task(left_out="shop.FlaskTask"),)}, "shop.FlaskTask"),
     ("consumes-dead-letters", {"consumed_by_mistake": ("orders.dead",)}, "orders.dead"),
     ("consumer-timeout", {"version": (3, 10), "tasks": (replace(PLAIN, waits_ms=(1, 1_800_000)),)}, "up to 1800 s"),
     ("consumer-timeout", {"version": (4, 2), "tasks": (task(time_limit_ms=1_800_000),)}, "may run for 1800 s"),

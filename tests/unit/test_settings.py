@@ -8,6 +8,7 @@ from celery import Celery
 from django.conf import Settings as DjangoSettings
 from support import shown
 
+from celery_dlx_retry import dlx_queue
 from celery_dlx_retry.core.budget import Budget
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.errors import ConfigurationError, InvalidSetting, UnknownSetting
@@ -323,7 +324,6 @@ def test_a_misspelt_key_under_a_namespace_fails_the_start(app):
     ("namespace", "written", "right"),
     [
         ("CELERY", "DLX_PREFIX", "CELERY_DLX_PREFIX"),
-        ("CELERY", "DLX_PREFX", "CELERY_DLX_PREFIX"),
         ("CELERY_", "DLX_GRID", "CELERY_DLX_GRID"),
         ("", "DLX_PREFIX", "dlx_prefix"),
         ("", "CELERY_DLX_PREFIX", "dlx_prefix"),
@@ -340,10 +340,27 @@ def test_a_key_that_celery_would_overlook_fails_the_start_and_is_named_as_it_was
     assert str(caught.value) == f"There is no setting {written!r}. Did you mean {right!r}?"
 
 
-def test_what_is_not_like_any_of_ours_may_be_somebody_elses(app):
-    app.config_from_object(SimpleNamespace(DLX_AUDIO_9="x", SHOP_DLX_PREFIX="other"), namespace="CELERY")
+@pytest.mark.parametrize("namespace", ["CELERY", None])
+@pytest.mark.parametrize("name", ["DLX_QUEUE", "DLX_EXCHANGE", "DLX_DELAY", "DLX_URL", "SHOP_DLX_PREFIX"])
+def test_what_is_only_like_one_of_ours_may_be_somebody_elses(app, name, namespace):
+    app.config_from_object(SimpleNamespace(**{name: "x"}), namespace=namespace)
 
     assert Runtime(app).settings == Settings()
+
+
+def test_a_configuration_may_import_our_own_function(app):
+    app.config_from_object(SimpleNamespace(dlx_queue=dlx_queue, dlx_prefix="shop"))
+
+    assert Runtime(app).settings == Settings(prefix="shop")
+
+
+def test_what_a_setting_was_computed_from_may_stand_beside_it(app, monkeypatch):
+    module = ModuleType("shop_settings")
+    vars(module).update({"dlx_prefix": "shop", "DLX_PREFIX": "shop", "CELERY_DLX_PREFIX": "shop", "TIME_ZONE": ""})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    app.config_from_object(DjangoSettings(module.__name__), namespace="CELERY")
+
+    assert Runtime(app).settings == Settings(prefix="shop")
 
 
 @pytest.mark.parametrize("written", ["CELERY_dlx_prefix", "celery_dlx_prefix", "dlx_prefix"])

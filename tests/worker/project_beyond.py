@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from celery.backends.base import DisabledBackend
 from celery.signals import task_failure
 from project import app, record
 
@@ -41,6 +42,19 @@ def limited(self, kind):
 def beyond_retried(self, kind):
     record(self)
     _raise(kind)
+
+
+class FullBackend(DisabledBackend):
+    """Takes no result."""
+
+    def store_result(self, *_result, **_options):
+        raise RuntimeError("no space left")
+
+
+@app.task(bind=True, base=DLXRetryTask, name="project.unstored", backend=FullBackend(app=app))
+def unstored(self):
+    record(self)
+    _raise("cancelled")  # whose result is left to the main process
 
 
 class BadHook(DLXRetryTask):

@@ -20,6 +20,13 @@ def echo(self, value, failures=2, **options):
     return repr(value)
 
 
+@app.task(bind=True, base=DLXRetryTask, name="wire.swap", default_retry_delay=0.1)
+def swap(self, value, secret):
+    if self.request.retries == 0:
+        raise self.retry(args=["new"], kwargs=self.request.kwargs)
+    return f"{value} {secret}"
+
+
 @app.task(bind=True, base=DLXRetryTask, name="wire.exhaust", default_retry_delay=0.1, max_retries=2)
 def exhaust(self, value=None, **options):
     record(self, value=repr(value))

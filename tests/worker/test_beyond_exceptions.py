@@ -37,6 +37,19 @@ def test_a_body_that_raises_no_exception_fails_once(project, pool):
     assert project.depth(project.queue) == 0
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_failure_that_cannot_be_stored_is_one_dead_letter_and_nothing_else(project, pool):
+    with project.worker(pool=pool, module="project_beyond") as worker:
+        result = project.send("unstored")
+        eventually(lambda: "after the hand-over" in worker.log)
+        assert project.send("succeed", 1).get(timeout=10) == 1
+        assert worker.process.poll() is None
+
+    assert [(letter.record.task_id, letter.record.reason) for letter in project.dead()] == [(result.id, "failed")]
+    assert len(project.records(id=result.id, event="run")) == 1
+    assert project.depth(project.queue) == 0
+
+
 def test_a_greenlet_that_is_revoked_is_killed_and_no_dead_letter(project):
     with project.worker(pool="gevent", module="project_beyond"):
         result = project.send("endless")

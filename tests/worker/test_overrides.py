@@ -14,7 +14,7 @@ BASES = ["Mixed", "Direct", "Polite", "Grandchild", "OfItsOwn"]
 @pytest.fixture(scope="module")
 def project(request):
     with stage(request) as it:
-        it.start(module="project_flask").wait_until_ready()
+        it.log_of = it.start(module="project_flask").wait_until_ready()
         yield it
 
 
@@ -67,6 +67,16 @@ def test_a_check_before_the_start_may_retry(project):
 
     assert result.get(timeout=20) == "later"
     assert told(project, result) == ["before_start", "on_retry", "before_start", "run", "after_return"]
+
+
+def test_a_retry_that_another_base_class_keeps_to_itself_leaves_the_task_on_its_queue(project):
+    result = send(project, "Locked", "heal")
+
+    assert result.get(timeout=30) == "heal"
+    *before, last = [run["retries"] for run in project.records(id=result.id)]
+    assert (set(before), last) == ({0}, 1)
+    assert len(before) >= 2
+    assert "A retry of the task 'flask.Locked' was not published" in project.log_of.log
 
 
 def test_hooks_that_do_not_call_super_change_nothing(project):

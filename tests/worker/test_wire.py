@@ -101,6 +101,13 @@ def test_arguments_that_the_caller_hid_from_logs_stay_hidden_in_retries(project)
     assert shown == [("(***)", "{***}")] * 2
 
 
+def test_keyword_arguments_that_the_caller_hid_stay_hidden_beside_replaced_ones(project):
+    result = send(project, "swap", "old", kwargs={"secret": "4111"}, kwargsrepr="{***}")
+
+    assert result.get(timeout=20) == "new 4111"
+    assert {headers(retry)["kwargsrepr"] for retry in project.tap.waiting()} == {"{***}"}
+
+
 def test_arguments_that_a_retry_replaces_are_shown_as_they_are_now(project):
     result = send(project, "echo", "old", kwargs={"args": ["new"]}, argsrepr="(***)")
 

@@ -18,6 +18,7 @@ from celery_dlx_retry.cli.target import (
     connect,
     connection_of,
     insist_on_rabbitmq,
+    known_work_queues,
     management_option,
     note,
     reached,
@@ -121,7 +122,7 @@ class Selection:
         if self.named:
             return [name if name in orphans else names.dead_letters(name) for name in self.named]
         connect(connection)
-        known = [names.dead_letters(queue.alias or queue.name) for queue in self.app.amqp.queues.values()]
+        known = [names.dead_letters(queue) for queue in known_work_queues(self.app)]
         management, problem = reached(connection, self.management_url)
         if management is not None:
             found = all_dead_letter_queues(management, names)

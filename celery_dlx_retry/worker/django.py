@@ -1,0 +1,24 @@
+"""What Celery gives to tasks in a Django project and a base class of one's own takes away: ``delay_on_commit`` & co."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery.fixups.django import DjangoFixup
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def keep_on_commit(cls: type, app: Celery) -> None:
+    """Give a task class the methods that Celery's own has in this app, unless it has its own.
+
+    The methods alone, and not their class as one more base: that could change what a task does besides.
+    """
+    if not any(isinstance(fixup, DjangoFixup) for fixup in app._fixups or ()):  # noqa: SLF001 - nothing public tells
+        return
+    from celery.contrib.django.task import DjangoTask  # noqa: PLC0415 - it imports Django
+
+    for name, method in vars(DjangoTask).items():
+        if name.endswith("_on_commit") and not hasattr(cls, name):
+            setattr(cls, name, method)
