@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from benchmarks.compare.stage import Stage
 
 #: The long ones last: what begins too late is left out.
-PARTS = ("throughput", "steps", "fresh", "start", "growth", "wire", "lateness", "waiting")
+PARTS = ("throughput", "steps", "fresh", "start", "growth", "wire", "waiting", "lateness")
 #: A root filesystem with another RabbitMQ, for the latency of new tasks there.
 ALSO = "DLX_BENCH_ALSO_ROOT"
 RATES = ("per_second", "worker_ms", "broker_ms")
@@ -91,7 +91,8 @@ class Run:
             it.crowd_seconds = sizes.crowd_seconds_of(it.contender)
             return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd, say=say)
 
-        return self._each("lateness", sizes.celerys, measure, queues=2)
+        longest_last = sorted(sizes.celerys, key=lambda contender: contender.patience)
+        return self._each("lateness", longest_last, measure, queues=2)
 
     def fresh(self) -> Results:
         """New tasks while retries wait, here and on another RabbitMQ, if there is one."""

@@ -35,8 +35,8 @@ class Sizes:
     #: Messages in a second, where it is measured what each step costs the broker.
     steps: int = 500
     wire: int = 100
-    #: Nothing new is begun after this.
-    minutes: float = 14.0
+    #: Nothing new is begun after this; the longest takes four.
+    minutes: float = 11.0
 
     def depths_of(self, contender: Contender) -> tuple[int, ...]:
         """How many wait, in turn."""

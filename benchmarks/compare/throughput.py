@@ -27,7 +27,7 @@ def measure(  # noqa: PLR0913
         worker.wait_until_ready()
         before = stage.runs()
         wait_for(lambda: stage.runs() >= before + warm, what="the first runs")
-        return window(stage, worker.pid, seconds=seconds, last=before + crowd if task == "plain" else None)
+        return window(stage, worker.pid, seconds=seconds, last=crowd if task == "plain" else None)
 
 
 def window(stage: Stage, pid: int, *, seconds: float, last: int | None = None) -> Rate:
