@@ -106,16 +106,19 @@ def _ask(task: Any, attempt: Attempt, ask: Callable[..., Any], decision: Decisio
 
 
 def _handed_over(task: Any, attempt: Attempt, ask: Callable[..., Any], when: dict[str, Any]) -> Any:
-    """Celery's Retry says that the message waits somewhere, and is acknowledged for that; so it had better wait."""
+    """Celery's Retry says that the message waits somewhere, and is acknowledged for that; so it had better wait.
+
+    An eager one is run again by whoever runs it.
+    """
     try:
         result = ask(**when)
     except Retry as retry:
-        if not attempt.is_handed_over:
-            raise Bypassed(task=task.name) from retry
-        raise
-    if not attempt.is_handed_over:
-        raise Bypassed(task=task.name)
-    return result
+        if attempt.is_handed_over or task.request.is_eager:
+            raise
+        raise Bypassed(task=task.name) from retry
+    if attempt.is_handed_over or task.request.is_eager:
+        return result
+    raise Bypassed(task=task.name)
 
 
 def _when(decision: Decision, when: dict[str, Any]) -> dict[str, Any]:

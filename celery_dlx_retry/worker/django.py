@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
-def keep_on_commit(cls: type, app: Celery) -> None:
-    """Give a task class the methods that Celery's own has in this app, unless it has its own.
+def keep_on_commit(ours: type, app: Celery) -> None:
+    """Give our class the methods that Celery's own has in this app.
 
     The methods alone, and not their class as one more base: that could change what a task does besides.
     """
@@ -20,5 +20,5 @@ def keep_on_commit(cls: type, app: Celery) -> None:
     from celery.contrib.django.task import DjangoTask  # noqa: PLC0415 - it imports Django
 
     for name, method in vars(DjangoTask).items():
-        if name.endswith("_on_commit") and not hasattr(cls, name):
-            setattr(cls, name, method)
+        if name.endswith("_on_commit"):
+            setattr(ours, name, method)

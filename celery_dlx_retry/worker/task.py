@@ -93,7 +93,7 @@ class DLXRetryTask(Task):
             except (InvalidPolicy, InvalidDelay) as problem:
                 raise InvalidTask(task=cls.name, problem=str(problem)) from problem
         app = super().bind(app)
-        keep_on_commit(cls, app)
+        keep_on_commit(DLXRetryTask, app)
         if not _is_builtin(cls):
             # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
             cls.reject_on_worker_lost = cls.retry_on_worker_lost = False
