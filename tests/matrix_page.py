@@ -63,6 +63,9 @@ DIFFERENCES = """
 - RabbitMQ 4.0 counts each look at a quorum queue as a delivery that failed, and drops a message at the 21st.
   Our dead-letter queues have that limit lifted.
   Into a quorum queue that you made yourself, and whose limit is that of the broker, look no more than twenty times.
+- In the same way it counts a task that goes back to its quorum queue because its retry could not be published.
+  At the 21st time it is a dead letter if the queue has a dead-letter exchange, and dropped if it has none.
+  So give it one, with `dlx_queue()` or `celery dlx policy`.
 - RabbitMQ after 4.0 shows queues and exchanges only to users who may do something with them.
 
 What we do because of one version of Celery stands in [one module](../celery_dlx_retry/worker/versions.py).
