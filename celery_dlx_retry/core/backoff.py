@@ -205,11 +205,16 @@ class Exponential(Policy):
         start_ms, limit_ms = _ms(self, "start"), _limit_ms(self)
         if start_ms == 0:
             return 0  # and not 0 * Infinity
+        if type(self.factor) is int and 1 <= retry <= _FEW_RETRIES:
+            delay_ms: int = start_ms * self.factor ** (retry - 1)  # as most are, and less work
+            return min(delay_ms, limit_ms)
         factor = exact(self.factor)
         growth = _DECIMAL.power(_DECIMAL.divide(factor.numerator, factor.denominator), retry - 1)
         delay = _DECIMAL.multiply(start_ms, growth)
         return limit_ms if delay >= limit_ms else int(delay.to_integral_value(ROUND_CEILING))
 
+
+_FEW_RETRIES: Final = 64
 
 # Exact for every delay below ten years, and the hundred-thousandth power is Infinity: quick, and no OverflowError.
 _DECIMAL: Final = Context(prec=100, traps=[])

@@ -62,5 +62,18 @@ def size_of(value: Any) -> int:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return 5 + len(value)
     if isinstance(value, (dict, Mapping)):
-        return 5 + sum(map(size_of, value)) - 4 * len(value) + sum(map(size_of, value.values()))
+        return _size_of_table(value)
     return 9
+
+
+def _size_of_table(table: Mapping[Any, Any]) -> int:
+    size = 5  # and no call for what most of it is: texts, and nothing
+    for key, value in table.items():
+        size += 1 + len(key) if type(key) is str and key.isascii() else size_of(key) - 4
+        if value is None:
+            size += 1
+        elif type(value) is str and value.isascii():
+            size += 5 + len(value)
+        else:
+            size += size_of(value)
+    return size

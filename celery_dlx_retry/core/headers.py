@@ -89,8 +89,13 @@ def history_of(headers: Mapping[str, Any]) -> tuple[Failure, ...]:
 
 
 def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
+    text = headers.get(HISTORY)
+    if text is None:
+        return []
     try:
-        rows = json.loads(headers.get(HISTORY, "[]"))
+        rows = json.loads(text)
+        if type(rows) is list and len(rows) <= _HISTORY_LENGTH and all(map(_is_as_written, rows)):
+            return rows
         return [
             [
                 _whole(attempt),
@@ -103,6 +108,23 @@ def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
         ]
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError):
         return []
+
+
+def _is_as_written(row: Any) -> bool:
+    """Whether it needs no mending: by far the most do not."""
+    attempt, at_ms, error, delay_ms, worker = row
+    return (
+        type(row) is list
+        and type(attempt) is type(at_ms) is int
+        and (delay_ms is None or (type(delay_ms) is int and 0 <= delay_ms <= _LAST_MS))
+        and 0 <= attempt <= _LAST_MS
+        and 0 <= at_ms <= _LAST_MS
+        and type(error) is type(worker) is str
+        and len(error) <= _ENTRY_BYTES
+        and len(worker) <= _ENTRY_BYTES
+        and error.isascii()
+        and worker.isascii()
+    )
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,8 +171,8 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
     return kept
 
 
-def _json(rows: list[list[Any]]) -> str:
-    return json.dumps(rows, separators=(",", ":"), ensure_ascii=True)
+# Made once: json.dumps() makes one each time that it is asked for more than its defaults.
+_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +180,8 @@ def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
     A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies.
     """
-    return {key: value for key, value in headers.items() if not _starts(key, _BROKERS)}
+    # Three times for every retry, hence without _starts().
+    return {key: value for key, value in headers.items() if not (isinstance(key, str) and key.startswith(_BROKERS))}
 
 
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:

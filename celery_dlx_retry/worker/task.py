@@ -47,7 +47,7 @@ from celery_dlx_retry.worker.versions import keep_ignore_result
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_dlx_retry.core.backoff import PolicyLike
+    from celery_dlx_retry.core.backoff import Policy, PolicyLike
     from celery_dlx_retry.core.budget import BudgetLike
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
@@ -326,7 +326,7 @@ class DLXRetryTask(Task):
         info: DeliveryInfo = request.delivery_info
         first_ms = first_failed_at_ms(info.message.headers, now_ms=at_ms)
         decision = decide(
-            as_policy(self.policy).within(runtime_of(self.app).settings.max_delay_ms),
+            self._granted(self.policy),
             error,
             attempt=request.retries + 1,
             elapsed_ms=at_ms - first_ms,
@@ -338,6 +338,14 @@ class DLXRetryTask(Task):
                 "policy failed task=%s id=%s policy=%r", self.name, request.id, self.policy, exc_info=decision.fault
             )
         return decision
+
+    def _granted(self, policy: PolicyLike) -> Policy:
+        """The policy, asking for no more than this app grants; made once, and not for every failure."""
+        longest_ms = runtime_of(self.app).settings.max_delay_ms
+        made: tuple[PolicyLike, int, Policy] | None = self.__dict__.get("_dlx_granted")
+        if made is None or made[0] is not policy or made[1] != longest_ms:
+            made = self.__dict__["_dlx_granted"] = (policy, longest_ms, as_policy(policy).within(longest_ms))
+        return made[2]
 
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
         """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""

@@ -27,7 +27,7 @@ from celery_dlx_retry.worker.ends import is_end_of_run
 from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 logger = get_logger(__name__)
 
@@ -38,7 +38,8 @@ class QuickTraceInfo(trace_module.TraceInfo):
     """Celery's, for which a retry is made of the user's own frames.
 
     Celery copies, formats and pickles all of the traceback for every retry, with the positions of each instruction in
-    each function on it since Python 3.11. Its own frames and ours, ten of them, say nothing and cost 3 ms.
+    each function on it since Python 3.11. Its own frames and ours, ten of them, say nothing and cost 3 ms. Those that
+    led to the error that a policy retries are formatted, too, and Python parses the source of each.
     """
 
     __slots__ = ()
@@ -47,27 +48,68 @@ class QuickTraceInfo(trace_module.TraceInfo):
         """As Celery does, which takes the traceback from sys.exc_info(): from Python 3.11 on, that of the error."""
         retry = self.retval
         retry.__traceback__ = _users_frames(retry.__traceback__)
+        whole = [(error, error.__traceback__) for error in _behind(retry)]
         cause, retry.exc = retry.exc, storable(retry.exc)
         try:
+            for error, tb in whole:
+                _set_traceback(error, _from_the_users_on(tb))
             if retry.__traceback__ is not None and sys.version_info >= (3, 11):
                 return super().handle_retry(task, req, **options)
             try:
-                raise retry  # if a policy asked for it, this one short frame is all that Celery gets to copy
+                _raised(retry)
             except Retry:
+                # If a policy asked for it, that one short frame is all that Celery gets to copy.
+                retry.__traceback__ = retry.__traceback__.tb_next
                 return super().handle_retry(task, req, **options)
         finally:
             retry.exc = cause  # goes to the main process, where nobody knows a class that was made here
+            for error, tb in whole:
+                _set_traceback(error, tb)
+
+
+def _raised(retry: BaseException) -> None:
+    raise retry
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """The errors that a traceback of this one shows before it."""
+    seen = {id(error)}
+    while True:
+        before = error.__cause__
+        if before is None and not error.__suppress_context__:
+            before = error.__context__
+        if before is None or id(before) in seen:
+            return
+        seen.add(id(before))
+        yield before
+        error = before
+
+
+# An error may be a frozen dataclass, which lets nobody set an attribute of it.
+_set_traceback = BaseException.with_traceback
+
+
+def _from_the_users_on(tb: TracebackType | None) -> TracebackType | None:
+    """Without what led to the task; what it called itself, if only Celery, is of interest."""
+    inner = tb
+    while inner is not None and not _is_users(inner):
+        inner = inner.tb_next
+    return inner or tb
 
 
 def _users_frames(tb: TracebackType | None) -> TracebackType | None:
     theirs = []
     while tb is not None:
-        if str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _PACKAGES:
+        if _is_users(tb):
             theirs.append(tb)
         tb = tb.tb_next
     for it in reversed(theirs):
         tb = TracebackType(tb, it.tb_frame, it.tb_lasti, it.tb_lineno)
     return tb
+
+
+def _is_users(tb: TracebackType) -> bool:
+    return str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _PACKAGES
 
 
 def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:

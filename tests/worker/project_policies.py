@@ -47,6 +47,14 @@ def ruled(self, *errors):
     raise ERRORS[errors[min(self.request.retries, len(errors) - 1)]]
 
 
+@app.task(base=DLXRetryTask, name="policies.chained", policy=Fixed(5, retries=1))
+def chained():
+    try:
+        {}["order"]
+    except KeyError as missing:
+        raise OSError("down") from missing
+
+
 @app.task(bind=True, base=DLXRetryTask, name="policies.patient", policy=Fixed(0.2, retries=None, deadline=0.7))
 def patient(self):
     record(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support import eventually
 
@@ -186,3 +188,17 @@ def test_a_retry_that_is_raised_by_hand_is_not_lost(project, send):
         return len(project.records(id=result.id)) > 1 or result.id in {one.record.task_id for one in project.dead()}
 
     eventually(is_safe, within=5)
+
+
+def test_the_traceback_of_a_retry_is_of_the_task_and_has_all_its_errors(send):
+    result = send("chained")
+    eventually(lambda: result.state == "RETRY")
+
+    files = re.findall(r'File "[^"]*?([^/"]+)", line \d+, in (\w+)', result.traceback)
+    assert files.count(("project_policies.py", "chained")) == 2
+    assert set(files) <= {("project_policies.py", "chained"), ("trace.py", "handle_retry"), ("trace.py", "_raised")}
+    assert re.findall(r"^(KeyError|OSError|celery\.exceptions\.Retry):", result.traceback, re.MULTILINE) == [
+        "KeyError",
+        "OSError",
+        "celery.exceptions.Retry",
+    ]

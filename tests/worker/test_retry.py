@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import pairwise
+from traceback import walk_tb
 
 import pytest
+from celery import Celery
+from celery.app.task import Context
+from celery.exceptions import Retry
+from celery.states import RETRY
 from support import eventually
+
+from celery_dlx_retry.worker.trace import QuickTraceInfo
 
 POOLS = ["prefork", "solo", "threads"]
 
@@ -45,7 +53,48 @@ def test_the_traceback_of_a_retry_is_of_the_task_and_not_of_celery_and_us(projec
 
     files = re.findall(r'File "[^"]*?([^/"]+)", line \d+, in (\w+)', result.traceback)
     assert ("project.py", "heal") in files
-    assert set(files) <= {("project.py", "heal"), ("trace.py", "handle_retry")}
+    assert set(files) <= {("project.py", "heal"), ("trace.py", "handle_retry"), ("trace.py", "_raised")}
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Lets nobody set its traceback as an attribute."""
+
+    code: int
+
+
+CELERY = """
+def lead(to):
+    to()
+
+def fail():
+    raise error
+"""
+
+
+@pytest.mark.parametrize("error", [OSError("down"), Frozen(7)], ids=repr)
+def test_what_led_to_a_task_is_not_told_with_its_retry_and_the_error_keeps_it(error):
+    told = []
+    app = Celery("told", set_as_current=False)
+    celery = {"__name__": "celery.app", "error": error}
+    exec(CELERY, celery)  # noqa: S102 - a module by that name
+
+    @app.task(shared=False, on_retry=lambda *arguments: told.append(arguments[-1].traceback))
+    def task():
+        celery["fail"]()
+
+    try:
+        try:
+            celery["lead"](task.run)
+        except (OSError, Frozen) as cause:
+            whole = cause.__traceback__.tb_next
+            BaseException.with_traceback(cause, whole)
+            raise Retry(exc=cause, when=1) from cause
+    except Retry as retry:
+        QuickTraceInfo(RETRY, retry).handle_retry(task, Context(id="1", hostname="host"), store_errors=False)
+
+    assert [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)] == ["lead", "task", "fail"]
+    assert re.findall(r", in (lead|task|fail)$", told[0], re.MULTILINE) == ["task", "fail"]
 
 
 def test_what_is_exhausted_is_a_dead_letter_with_its_history(project):
