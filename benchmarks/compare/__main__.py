@@ -1,4 +1,4 @@
-"""Measure five ways for a retry to wait, side by side, on a RabbitMQ of our own that is gone afterwards.
+"""Measure the ways for a retry to wait, side by side, on a RabbitMQ of our own that is gone afterwards.
 
 python -m benchmarks.compare             # under 15 minutes on two cores
 python -m benchmarks.compare --quick     # under two
@@ -35,7 +35,6 @@ def main() -> None:
         raise SystemExit(f"{problem}: pip install 'celery-dlx-retry[bench]'") from problem
     text = options.source.read_text(encoding="utf-8") if options.source else measured(options)
     found = json.loads(text)
-    report.show(found)
     options.out.mkdir(parents=True, exist_ok=True)
     places = [options.out / "figures.json", *([options.page.with_suffix(".json")] if options.page else [])]
     for place in places:
@@ -43,6 +42,7 @@ def main() -> None:
         plot.draw(found, place.with_suffix(".png"))
     if options.page:
         report.write_into(options.page, found)
+    report.show(found)
     print("written:", *places, *(place.with_suffix(".png") for place in places))
 
 

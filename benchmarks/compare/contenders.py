@@ -1,4 +1,4 @@
-"""Who takes part: the same tasks, and five ways for their retries to wait."""
+"""Who takes part: the same tasks, and the ways for their retries to wait."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any, Literal
 from kombu.entity import Exchange, Queue
 
 Way = Literal["celery", "dlx", "raw"]
+QueueType = Literal["classic", "quorum"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """``way`` is who moves the message, ``queue_type`` that of the work queue and of lanes."""
+    """``way`` is who moves the message, ``queue_type`` that of the work queue."""
 
     key: str
     title: str
     way: Way
-    queue_type: Literal["classic", "quorum"] = "classic"
+    queue_type: QueueType = "classic"
+    lanes: QueueType = "classic"
     exchange_type: Literal["direct", "topic"] = "direct"
     #: Of the floor: whether a message goes through a lane, is confirmed, and waits for that.
     has_lane: bool = True
     is_confirmed: bool = True
     is_pipelined: bool = False
+    has_prefetch_limit: bool = True
     #: How many of those that wait for long it gets.
     share: float = 1.0
     #: How much longer than the others' its crowd waits, so that all of it has been published when the first is due.
@@ -57,15 +60,33 @@ NATIVE = Contender(
     exchange_type="topic",
     # Every message goes through 28 topic exchanges: a hundred thousand would take the broker longer than all the rest.
     share=0.2,
-    patience=6,
+    patience=5,
 )
 CLASSIC = Contender(key="classic", title="DLXRetryTask, classic lanes", way="dlx")
-QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", queue_type="quorum")
-FLOOR = Contender(key="floor", title="floor: kombu alone, each confirm awaited", way="raw")
-PIPELINED = Contender(key="pipelined", title="floor: kombu alone, confirms pipelined", way="raw", is_pipelined=True)
+#: As it comes: on a work queue like countdown's.
+QUORUM = Contender(key="quorum", title="DLXRetryTask, quorum lanes", way="dlx", lanes="quorum")
+#: The same task, which fails instead of asking for its retry.
+POLICY = Contender(key="policy", title="DLXRetryTask, quorum lanes, by a policy", way="dlx", lanes="quorum")
+#: On a work queue like native delayed delivery's.
+ALL_QUORUM = Contender(
+    key="all_quorum", title="DLXRetryTask, quorum lanes and work queue", way="dlx", queue_type="quorum", lanes="quorum"
+)
+#: Without Celery's limit to what a worker may have; for what that costs the broker.
+UNLIMITED = Contender(
+    key="unlimited",
+    title="the same, worker_prefetch_multiplier = 0",
+    way="dlx",
+    lanes="quorum",
+    has_prefetch_limit=False,
+)
+FLOOR = Contender(key="floor", title="floor: kombu alone, classic lane", way="raw")
+QUORUM_FLOOR = Contender(key="quorum_floor", title="floor: kombu alone, quorum lane", way="raw", lanes="quorum")
+PIPELINED = Contender(key="pipelined", title="floor: kombu alone, pipelined", way="raw", is_pipelined=True)
 
 CELERYS = (COUNTDOWN, NATIVE, CLASSIC, QUORUM)
-ALL = (*CELERYS, FLOOR, PIPELINED)
+#: The plainest that does the same as each of ours.
+FLOORS = (FLOOR, QUORUM_FLOOR)
+ALL = (*CELERYS, POLICY, ALL_QUORUM, *FLOORS, PIPELINED)
 
 #: What makes up the floor.
 STEPS = (
@@ -77,4 +98,4 @@ STEPS = (
         key="streamed", title="the same, confirms pipelined, one connection for all", way="raw", is_pipelined=True
     ),
 )
-BY_KEY = {contender.key: contender for contender in (*ALL, *STEPS)}
+BY_KEY = {contender.key: contender for contender in (*ALL, UNLIMITED, *STEPS)}

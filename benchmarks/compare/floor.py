@@ -36,7 +36,6 @@ def work(settings: dict[str, Any]) -> None:
     pause = 1 / settings["per_second"] if settings["per_second"] else 0.0
     awaited = {"confirm_publish": contender.is_confirmed and not is_pipelined}
     with Connection(url) as connection, Connection(url, transport_options=awaited) as second:
-        lane_of(settings["queues"][0])(connection)
         channel = (connection if is_pipelined else second).channel()
         waiting: dict[int, Any] = {}
         done = 0
@@ -78,16 +77,14 @@ def work(settings: dict[str, Any]) -> None:
                 connection.drain_events()
 
 
-def lane_of(queue: str) -> Any:
-    """What declares the work queue and the lane that leads back to it."""
-    back = {"x-message-ttl": LANE_MS, "x-dead-letter-exchange": ""}
-
-    def declare(connection: Connection) -> None:
-        with connection.channel() as channel:
-            Queue(queue, Exchange(""), routing_key=queue)(channel).declare()
-            Queue(LANE, Exchange(LANE, type="fanout"), queue_arguments=back)(channel).declare()
-
-    return declare
+def declare(connection: Connection, queue: str, *, is_quorum: bool) -> None:
+    """The work queue and the lane that leads back to it."""
+    back: dict[str, Any] = {"x-message-ttl": LANE_MS, "x-dead-letter-exchange": ""}
+    if is_quorum:
+        back |= {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    with connection.channel() as channel:
+        Queue(queue, Exchange(""), routing_key=queue)(channel).declare()
+        Queue(LANE, Exchange(LANE, type="fanout"), queue_arguments=back)(channel).declare()
 
 
 def main() -> None:
@@ -95,7 +92,7 @@ def main() -> None:
     settings = json.loads(os.environ["BENCH_PROJECT"])
     count, pool = settings["concurrency"], settings["pool"]
     with Connection(settings["url"]) as connection:
-        lane_of(settings["queues"][0])(connection)
+        declare(connection, settings["queues"][0], is_quorum=BY_KEY[settings["contender"]].lanes == "quorum")
     (Path(settings["folder"]) / "ready").touch()
     if pool == "solo":
         work(settings)

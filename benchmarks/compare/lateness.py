@@ -7,8 +7,10 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 
 from benchmarks.compare.numbers import percentile
@@ -25,7 +27,7 @@ PER_SECOND = 20
 LATE_SECONDS = 2
 BEFORE_SECONDS = 3  # probes start so long before the first of the crowd is due
 BESIDE_SECONDS = 20  # and are sent for so long at most
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,36 @@ class Collector(threading.Thread):
         self.late.append(time.time() - json.loads(message.body)[0][0])
 
 
+class Filler(threading.Thread):
+    """Publishes the crowd; where that takes longer than it waits, the first come back before the last have gone."""
+
+    def __init__(self, *args: Any, seconds: float, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self._fill = partial(fill, *args, seconds=seconds, **options)
+        self._start_at = time.monotonic()
+        self._problem: Exception | None = None
+        #: When the first of them is due.
+        self.due = self._start_at + seconds
+        #: How many seconds it took, once it is done.
+        self.took: float | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.join()
+        if self._problem is not None:
+            raise self._problem
+
+    def run(self) -> None:
+        try:
+            self._fill()
+        except (OSError, AMQPError) as problem:
+            self._problem = problem
+        self.took = time.monotonic() - self._start_at
+
+
 def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]) -> Lateness:
     """The stage has two work queues: one for the probes, and one for the crowd to come back to.
 
@@ -101,17 +133,16 @@ def measure(stage: Stage, *, probes: int, crowd: int, say: Callable[[str], None]
     is_held = stage.contender.key == "countdown"
     stage.has_prefetch_limit = not is_held  # see waiting.measure
     work, other = stage.queues
-    retry = stage.captured("crowd")["crowd"]
+    retry = stage.captured("crowd")
     with stage.worker(queues=[work]) as worker, Collector(stage.vhost.url, other) as collector:
         worker.wait_until_ready()
         idle = trickle(stage, probes, seconds=probes / PER_SECOND)
         say(f"{crowd:,} expiring")
-        start = time.monotonic()
-        fill(stage.vhost.url, retry, crowd, queue=work if is_held else other, seconds=stage.crowd_seconds)
-        filling = time.monotonic() - start
-        time.sleep(max(0.0, start + stage.crowd_seconds - BEFORE_SECONDS - time.monotonic()))  # noqa: TID251
-        seconds = min(filling, BESIDE_SECONDS) + BEFORE_SECONDS
-        beside = trickle(stage, int(PER_SECOND * seconds), seconds=seconds)
+        with Filler(stage.vhost.url, retry, crowd, queue=work if is_held else other, seconds=stage.crowd_seconds) as it:
+            it.join(max(BEFORE_SECONDS, stage.crowd_seconds - BEFORE_SECONDS))
+            time.sleep(max(0.0, it.due - BEFORE_SECONDS - time.monotonic()))  # noqa: TID251 - until the first is due
+            seconds = min(it.took or BESIDE_SECONDS, BESIDE_SECONDS) + BEFORE_SECONDS
+            beside = trickle(stage, int(PER_SECOND * seconds), seconds=seconds)
         arrived = (lambda: stage.notes("crowd")) if is_held else (lambda: collector.late)
         try:
             wait_for(lambda: len(arrived()) >= crowd, what="the crowd", within=PATIENCE_SECONDS, every=0.5)

@@ -1,12 +1,15 @@
-"""Percentiles, medians and how a figure is written."""
+"""Percentiles, medians, ratios within a round, and how a figure is written."""
 
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    #: Rates of one contender, a round each; None where there was none.
+    Rounds = Sequence[dict[str, float] | None]
 
 NONE = "-"
 WHOLE_FROM = 100
@@ -22,6 +25,25 @@ def middle(values: Iterable[float | None]) -> float | None:
     """The median of those that there are."""
     there = [value for value in values if value is not None]
     return median(there) if there else None
+
+
+def typical(rounds: Rounds | None, name: str) -> float | None:
+    """The median of this figure over the rounds."""
+    return middle(each[name] for each in rounds or () if each)
+
+
+def in_turns(formula: Callable[..., float | None], *contenders: Rounds | None) -> float | None:
+    """The median of what a formula makes of each round.
+
+    Within a round the contenders follow each other at once; by the next one a shared machine may be a third slower.
+    """
+    rounds: Iterable[tuple[Any, ...]] = zip(*(each or () for each in contenders), strict=False)
+    return middle(formula(*each) for each in rounds if all(each))
+
+
+def total_cpu(rate: dict[str, float]) -> float:
+    """Of worker and broker, in ms."""
+    return rate["worker_ms"] + rate["broker_ms"]
 
 
 def ratio(one: float | None, other: float | None) -> float | None:

@@ -16,9 +16,9 @@ from amqp.channel import Channel
 from celery import Celery, Task
 from celery.signals import worker_process_init, worker_ready
 
-from benchmarks.compare.contenders import BY_KEY
+from benchmarks.compare.contenders import BY_KEY, POLICY
 from benchmarks.compare.slots import Counter
-from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry import DLXRetryTask, Fixed
 
 LOOP_SECONDS = 1
 LONG_SECONDS = 3_600
@@ -35,7 +35,7 @@ app.conf.update(contender.conf(settings["url"], settings["queues"]))
 if not settings["has_prefetch_limit"]:
     app.conf.worker_prefetch_multiplier = 0
 if is_dlx:
-    app.conf.update(dlx_prefix="bench", dlx_queue_type=contender.queue_type)
+    app.conf.update(dlx_prefix="bench", dlx_queue_type=contender.lanes)
 options: dict[str, Any] = {
     "bind": True, "base": DLXRetryTask if is_dlx else Task, "max_retries": None, "shared": False,
 }  # fmt: skip
@@ -50,11 +50,21 @@ def note(kind: str, value: float) -> None:
     os.close(descriptor)
 
 
-@app.task(name="bench.loop", default_retry_delay=LOOP_SECONDS, **options)
-def loop(self: Any) -> None:
-    """Retried for ever."""
-    count()
-    raise self.retry()
+if contender is POLICY:
+
+    @app.task(name="bench.loop", policy=Fixed(LOOP_SECONDS, retries=None), **options)
+    def loop(_self: Any) -> None:
+        """Retried for ever."""
+        count()
+        raise ConnectionError("the bank does not answer")
+
+else:
+
+    @app.task(name="bench.loop", default_retry_delay=LOOP_SECONDS, **options)
+    def loop(self: Any) -> None:
+        """Retried for ever."""
+        count()
+        raise self.retry()
 
 
 @app.task(name="bench.once", default_retry_delay=LONG_SECONDS, **options)

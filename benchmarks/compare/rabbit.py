@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_dlx_retry.testing import RabbitMQ
+
+
+REST_SECONDS = 0.5
+REST_SHARE = 0.1  # of a core
 
 
 class Rabbit:
@@ -41,6 +46,16 @@ class Rabbit:
     def cpu_seconds(self) -> float:
         """What it has used so far; 0 if it runs where we cannot see it."""
         return machine.cpu_seconds(self._pid) if self._pid else 0.0
+
+    def come_to_rest(self) -> None:
+        """Wait until it has done what it does behind a confirm, or for ten seconds."""
+
+        def rests() -> bool:
+            before = self.cpu_seconds()
+            time.sleep(REST_SECONDS)  # noqa: TID251 - the length of the look
+            return self.cpu_seconds() - before < REST_SHARE * REST_SECONDS
+
+        wait_until(rests, within=10)
 
     def memory_mb(self) -> float:
         """What Erlang has in use, freed memory that is kept for later not counted."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.compare.contenders import BY_KEY
-from benchmarks.compare.numbers import NONE, figure, ratio
-from benchmarks.compare.targets import targets, total_cpu
+from benchmarks.compare.contenders import BY_KEY, NATIVE, PIPELINED
+from benchmarks.compare.numbers import NONE, figure, in_turns, ratio, total_cpu, typical
+from benchmarks.compare.targets import targets
 from benchmarks.compare.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def sheets(found: Results) -> Iterator[Sheet]:
     rows = tuple((each.text, each.wanted, each.measured, each.verdict) for each in targets(found))
     if rows:
         yield Sheet(title="Targets", head=("target", "wanted", "measured", ""), rows=rows)
-    for pool, rates in (found.get("throughput") or {}).items():
+    for pool, rates in {**(found.get("throughput") or {}), **(found.get("pools") or {})}.items():
         yield _throughput(pool, rates)
     if steps := found.get("steps"):
         yield _steps(steps)
@@ -56,31 +56,39 @@ def sheets(found: Results) -> Iterator[Sheet]:
 
 
 def _throughput(pool: str, rates: Results) -> Sheet:
-    base = (rates.get("countdown") or {}).get("per_second")
+    base = rates.get("countdown")
+    rounds = min((sum(map(bool, those)) for key, those in rates.items() if key != PIPELINED.key), default=0)
     return Sheet(
         title=f"Retries through one worker, {pool}",
         head=("", "retries/s", "of countdown's", "worker CPU, ms", "broker CPU, ms"),
         rows=tuple(
             (
                 _title(key),
-                figure(rate["per_second"]),
-                NONE if key == "plain" else figure(ratio(rate["per_second"], base), " times"),
-                figure(rate["worker_ms"]),
-                figure(rate["broker_ms"]),
+                figure(typical(those, "per_second")),
+                NONE
+                if key == "plain"
+                else figure(
+                    in_turns(lambda it, other: ratio(it["per_second"], other["per_second"]), those, base), " times"
+                ),
+                figure(typical(those, "worker_ms")),
+                figure(typical(those, "broker_ms")),
             )
-            for key, rate in rates.items()
+            for key, those in rates.items()
         ),
         note="CPU is that of one retry: delivery, failing run, publish, wait and return. "
-        "The row of plain tasks is of tasks that succeed, for comparison.",
+        "It is set right for the slowness of the machine; retries/s are as the clock showed them. "
+        "The row of plain tasks is of tasks that succeed, for comparison. "
+        + (f"Medians of {rounds} rounds." if rounds > 1 else "One round."),
     )
 
 
 def _steps(steps: Results) -> Sheet:
     return Sheet(
         title="What each step of a retry costs the broker",
-        head=("a message is taken, published and acknowledged", "in a second", "broker CPU, ms"),
-        rows=tuple((_title(key), figure(rate["per_second"]), figure(rate["broker_ms"])) for key, rate in steps.items()),
-        note="Kombu alone, one process, all at the same pace: what a broker spends on a message falls with the pace.",
+        head=("a message is taken, published and acknowledged", "broker CPU, ms"),
+        rows=tuple((_title(key), figure(rate["broker_ms"])) for key, rate in steps.items()),
+        note="Kombu alone, one process, classic queues, all at the same pace (500 in a second in the full run): "
+        "what a broker spends on a message falls with the pace.",
     )
 
 
@@ -100,7 +108,8 @@ def _lateness(late: Results) -> Sheet:
         ),
         note="With Celery's countdown the crowd is run by the worker that holds it; "
         "the others' is taken from its queue by one Python process. "
-        "That of native delayed delivery waits six times as long, so that all of it is published before it is due.",
+        f"That of native delayed delivery waits {NATIVE.patience} times as long, "
+        "so that all of it, or most, is published before it is due.",
     )
 
 
@@ -143,6 +152,7 @@ def _fresh(rabbitmq: str, fresh: Results) -> Sheet:
         title=f"How long new tasks take to a worker, RabbitMQ {rabbitmq}",
         head=("p50 / p99", "idle", f"while {waiting:,} retries wait"),
         rows=tuple((_title(key), cell(it["idle"]), cell(it["beside"])) for key, it in fresh.items()),
+        note="Set right for the slowness of the machine.",
     )
 
 
@@ -175,18 +185,28 @@ def _start(start: Results) -> Sheet:
 
 def _growth(growth: Results) -> Sheet:
     counts = sorted({int(count) for it in growth.values() for count in it})
+
+    def cell(rounds: Any) -> str:
+        return f"{figure(typical(rounds, 'worker_ms'))} + {figure(typical(rounds, 'broker_ms'))} ms"
+
     return Sheet(
-        title="CPU of one retry by number of work queues, worker and broker together",
-        head=("", *(f"{count} work queues" if count > 1 else "1 work queue" for count in counts)),
+        title="CPU of one retry by number of work queues, worker and broker",
+        head=("", *(f"{count} work queues" if count > 1 else "1 work queue" for count in counts), "times"),
         rows=tuple(
             (
                 _title(key),
-                *(figure(total_cpu(it.get(str(count))), " ms")
-                  for count in counts),
+                *(cell(it.get(str(count))) for count in counts),
+                figure(
+                    in_turns(
+                        lambda more, less: ratio(total_cpu(more), total_cpu(less)),
+                        *(it.get(str(count)) for count in (counts[-1], counts[0])),
+                    )
+                ),
             )
             for key, it in growth.items()
         ),
-    )  # fmt: skip
+        note="The row of plain tasks is of tasks that succeed; in the last row a worker may prefetch without a limit.",
+    )
 
 
 def _title(key: str) -> str:

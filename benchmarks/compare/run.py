@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AMQPError
 
 from benchmarks.compare import lateness, machine, throughput, waiting, wire
-from benchmarks.compare.contenders import CLASSIC, COUNTDOWN, PIPELINED, QUORUM, STEPS
+from benchmarks.compare.contenders import CELERYS, CLASSIC, COUNTDOWN, FLOOR, PIPELINED, QUORUM, STEPS, UNLIMITED
+from benchmarks.compare.gauge import gauge
 from benchmarks.compare.numbers import figure, middle
 from benchmarks.compare.rabbit import Rabbit
 from benchmarks.compare.stage import TookTooLong, stage
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from benchmarks.compare.contenders import Contender
+    from benchmarks.compare.gauge import Gauge
     from benchmarks.compare.sizes import Sizes
     from benchmarks.compare.stage import Stage
 
-#: The long ones last: what begins too late is left out.
-PARTS = ("throughput", "steps", "fresh", "start", "growth", "wire", "waiting", "lateness")
+#: What a slow machine has no time for is the last of them.
+PARTS = ("throughput", "lateness", "waiting", "growth", "fresh", "pools", "start", "wire", "steps")
 #: A root filesystem with another RabbitMQ, for the latency of new tasks there.
 ALSO = "DLX_BENCH_ALSO_ROOT"
-RATES = ("per_second", "worker_ms", "broker_ms")
+#: About how long a measurement takes that says nothing else.
+STEP_SECONDS = 10.0
 
 Results = dict[str, Any]
 
@@ -39,28 +42,18 @@ Results = dict[str, Any]
 class Run:
     """Collects what is found; what does not come in time, or would begin too late, is left out and told."""
 
-    def __init__(self, sizes: Sizes, rabbit: Rabbit) -> None:
-        self._sizes, self._rabbit = sizes, rabbit
+    def __init__(self, sizes: Sizes, rabbit: Rabbit, gauge: Gauge) -> None:
+        self._sizes, self._rabbit, self._gauge = sizes, rabbit, gauge
         self._started_at = time.monotonic()
         self.skipped: list[str] = []
 
     def throughput(self) -> Results:
-        """Each round has every contender once, so that whatever else the machine does reaches them all."""
-        sizes, found = self._sizes, {}
-        for pool, rounds in sizes.pools:
-            rates: dict[str, list[Any]] = {}
-            for _ in range(rounds):
-                for contender in sizes.contenders:
-                    if contender == PIPELINED and pool != sizes.pools[0][0]:
-                        continue
-                    for task in ("plain", "loop") if contender == COUNTDOWN else ("loop",):
-                        title = f"{pool}, {'plain tasks' if task == 'plain' else contender.title}"
-                        rate = self._step(title, contender, partial(self._rate, pool=pool, task=task))
-                        rates.setdefault(contender.key if task == "loop" else task, []).append(rate or {})
-            found[pool] = {
-                key: {name: middle(each.get(name) for each in those) for name in RATES} for key, those in rates.items()
-            }
-        return found
+        """Of everybody, in the pool that most have."""
+        return {self._sizes.pool: self._rounds(self._sizes.pool, self._sizes.contenders, turns=self._sizes.turns)}
+
+    def pools(self) -> Results:
+        """The same in the others, once."""
+        return {pool: self._rounds(pool, CELERYS, turns=1) for pool in self._sizes.pools}
 
     def steps(self) -> Results:
         """What each step of a retry's way costs the broker, all at one pace."""
@@ -79,9 +72,10 @@ class Run:
         sizes = self._sizes
 
         def measure(it: Stage, *, say: Callable[[str], None]) -> waiting.Waiting:
-            return waiting.measure(it, depths=sizes.depths_of(it.contender), retries=sizes.retries, say=say)
+            depths = sizes.depths_of(it.contender)
+            return waiting.measure(it, depths=depths, retries=sizes.retries, batches=sizes.batches, say=say)
 
-        return self._each("waiting", sizes.celerys, measure)
+        return self._each("waiting", sizes.celerys, measure, seconds=sizes.waiting_seconds)
 
     def lateness(self) -> Results:
         """At idle and beside a crowd."""
@@ -91,13 +85,13 @@ class Run:
             it.crowd_seconds = sizes.crowd_seconds_of(it.contender)
             return lateness.measure(it, probes=sizes.late, crowd=sizes.crowd, say=say)
 
-        longest_last = sorted(sizes.celerys, key=lambda contender: contender.patience)
-        return self._each("lateness", longest_last, measure, queues=2)
+        return self._each("lateness", sizes.celerys, measure, queues=2, seconds=sizes.lateness_seconds)
 
     def fresh(self) -> Results:
         """New tasks while retries wait, here and on another RabbitMQ, if there is one."""
         found = {self._rabbit.version: self._fresh(self._rabbit)}
-        if root := os.environ.get(ALSO):
+        root = os.environ.get(ALSO)
+        if root and self._has(STEP_SECONDS):
             with start_private_node(Path(root).expanduser().resolve()) as node:
                 found[node.version] = self._fresh(Rabbit(node))
         return found
@@ -118,47 +112,90 @@ class Run:
         }
 
     def growth(self) -> Results:
-        """The same tasks in one work queue and in many."""
+        """The same tasks in one work queue and in many, in turns."""
         found: Results = {}
-        for count in self._sizes.work_queues:
-            measure = partial(self._rate, pool="prefork", task="loop")
-            contenders = (COUNTDOWN, CLASSIC, QUORUM)
-            for key, rate in self._each(f"{count} work queues", contenders, measure, queues=count).items():
-                found.setdefault(key, {})[count] = rate
+        for _ in range(self._sizes.growths):
+            for contender, task in ((COUNTDOWN, "plain"), (CLASSIC, "loop"), (QUORUM, "loop"), (UNLIMITED, "loop")):
+                for count in self._sizes.work_queues:
+                    rate = self._throughput(f"{count} work queues", contender, "prefork", task, queues=count)
+                    found.setdefault(_key(contender, task), {}).setdefault(count, []).append(rate)
         return found
 
     def wire(self) -> Results:
         """Bytes."""
         if not self._sizes.wire:
             return {}
-        contenders = [each for each in self._sizes.contenders if each != PIPELINED]
+        contenders = (*self._sizes.celerys, FLOOR)
         return self._each("bytes", contenders, partial(wire.measure, count=self._sizes.wire))
 
     def _fresh(self, rabbit: Rabbit) -> Results:
         sizes = self._sizes
-        measure = partial(waiting.measure_fresh, waiting=sizes.probes_at, probes=sizes.fresh, rounds=sizes.rounds)
-        return self._each(f"new tasks, RabbitMQ {rabbit.version}", sizes.celerys, measure, rabbit=rabbit)
 
-    def _rate(self, it: Stage, *, say: object, pool: str, task: str) -> throughput.Rate:  # noqa: ARG002
+        def measure(it: Stage, *, say: object) -> waiting.Fresh:  # noqa: ARG001 - nothing to tell
+            rounds = sizes.rounds_of(it.contender)
+            return waiting.measure_fresh(it, waiting=sizes.probes_at, probes=sizes.fresh, rounds=rounds)
+
+        what = f"new tasks, RabbitMQ {rabbit.version}"
+        return self._each(what, sizes.celerys, measure, rabbit=rabbit, seconds=sizes.fresh_seconds)
+
+    def _rounds(self, pool: str, contenders: Iterable[Contender], *, turns: int) -> Results:
+        """Each round has every contender once, so that whatever else the machine does reaches them all."""
+        rates: dict[str, list[Any]] = {}
+        for turn in range(turns):
+            for contender in contenders:
+                if contender is PIPELINED and turn:
+                    continue  # compared with nobody
+                for task in _tasks_of(contender):
+                    rate = self._throughput(pool, contender, pool, task)
+                    rates.setdefault(_key(contender, task), []).append(rate)
+        return rates
+
+    def _throughput(self, what: str, contender: Contender, pool: str, task: str, **options: Any) -> Any:
         sizes = self._sizes
-        crowd = sizes.circulating * (2 if task == "plain" else 1)
-        return throughput.measure(it, pool, task=task, crowd=crowd, warm=sizes.warm, seconds=sizes.window_seconds)
 
-    def _each(self, what: str, contenders: Iterable[Contender], measure: Any, **options: Any) -> Results:
-        found = {each.key: self._step(f"{what}, {each.title}", each, measure, **options) for each in contenders}
+        def measure(it: Stage, *, say: object) -> throughput.Rate:  # noqa: ARG001 - all quick
+            crowd = sizes.circulating * (3 if task == "plain" else 1)
+            return throughput.measure(it, pool, task=task, crowd=crowd, warm=sizes.warm, seconds=sizes.window_seconds)
+
+        title = f"{what}, {'plain tasks' if task == 'plain' else contender.title}"
+        return self._step(title, contender, measure, **options)
+
+    def _has(self, seconds: float) -> bool:
+        """Whether there is so much time left."""
+        return time.monotonic() + seconds < self._started_at + 60 * self._sizes.minutes
+
+    def _each(
+        self,
+        what: str,
+        contenders: Iterable[Contender],
+        measure: Any,
+        *,
+        seconds: Callable[[Contender], float] = lambda _: STEP_SECONDS,
+        **options: Any,
+    ) -> Results:
+        found = {
+            each.key: self._step(f"{what}, {each.title}", each, measure, seconds=seconds(each), **options)
+            for each in contenders
+        }
         return {key: value for key, value in found.items() if value is not None}
 
-    def _step(
-        self, title: str, contender: Contender, measure: Any, *, queues: int = 1, rabbit: Rabbit | None = None
+    def _step(  # noqa: PLR0913
+        self,
+        title: str,
+        contender: Contender,
+        measure: Any,
+        *,
+        queues: int = 1,
+        rabbit: Rabbit | None = None,
+        seconds: float = STEP_SECONDS,
     ) -> Any:
-        """One measurement and its line of progress; None if it takes too long, or time is up."""
-        now = time.monotonic()
-        if now > self._started_at + 60 * self._sizes.minutes:
+        """One measurement and its line of progress; None if it takes too long, or would be over too late."""
+        if not self._has(seconds):
             self.skipped.append(f"{title}: time was up")
             return None
-        step = Step(title, now - self._started_at)
+        step = Step(title, time.monotonic() - self._started_at)
         try:
-            with stage(rabbit or self._rabbit, contender, queues=queues) as it:
+            with stage(rabbit or self._rabbit, contender, queues=queues, gauge=self._gauge) as it:
                 found = measure(it, say=step.say)
         except (TookTooLong, OSError, AMQPError) as problem:
             self.skipped.append(f"{title}: {problem}")
@@ -189,12 +226,22 @@ class Step:
         sys.stderr.flush()
 
 
+def _tasks_of(contender: Contender) -> tuple[str, ...]:
+    """What a task costs that succeeds is measured once, with Celery's own."""
+    return ("plain", "loop") if contender is COUNTDOWN else ("loop",)
+
+
+def _key(contender: Contender, task: str) -> str:
+    return "plain" if task == "plain" else contender.key
+
+
 def brief(found: Any) -> str:
     """The figures of one step that a waiting person wants to see."""
     if not isinstance(found, dict):
         return f"{found:,.0f}"
     if "per_second" in found:
-        return f"{found['per_second']:,.0f}/s, CPU {found['worker_ms']:.2f} + {found['broker_ms']:.2f} ms"
+        rate = f"{found['per_second']:,.0f}/s, CPU {found['worker_ms']:.2f} + {found['broker_ms']:.2f} ms"
+        return f"{rate}, slowness {found['slowness']:.2f}"
     if "again" in found:
         return f"{figure(found['first'])} s, {figure(found['again'])} s"
     if "crowd" in found:
@@ -207,17 +254,21 @@ def brief(found: Any) -> str:
 def run(sizes: Sizes, parts: tuple[str, ...], *, command: str) -> Results:
     """Measure these parts on a broker of our own."""
     load, start = os.getloadavg()[0], time.monotonic()
-    with provide(say=lambda _: None) as broker:
+    with gauge() as speed, provide(say=lambda _: None) as broker:
         rabbit = Rabbit(broker)
-        it = Run(sizes, rabbit)
+        speed.settle()  # it has seen all of the broker's start
+        it = Run(sizes, rabbit, speed)
+        before = speed.read()
         measured: dict[str, Callable[[], Results]] = {part: getattr(it, part) for part in PARTS if part in parts}
         found: Results = {part: measure() for part, measure in measured.items()}
+        slowness = speed.slowness_since(before)
     found["about"] = {
         **machine.described(),
         "RabbitMQ": rabbit.version,
         "command": command,
         "date": time.strftime("%Y-%m-%d"),
         "load at the start": f"{load:.1f}",
+        "slowness": f"{slowness:.2f}",
         "minutes": f"{(time.monotonic() - start) / 60:.1f}",
         "passed over": it.skipped,
     }

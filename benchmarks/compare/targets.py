@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.compare.numbers import figure, ratio
+from benchmarks.compare.numbers import figure, in_turns, ratio, total_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.compare.run import Results
 
-OURS = ("classic", "quorum")
+#: Ours, and the floor that has the same lane.
+OURS = {"classic": "floor", "quorum": "quorum_floor"}
 PREFORK = "prefork"
 
 
@@ -49,43 +50,50 @@ class Target:
 
 def targets(found: Results) -> Iterator[Target]:
     """All that these results can tell."""
-    for ours in OURS:
-        yield from _throughput((found.get("throughput") or {}).get(PREFORK) or {}, ours)
+    rates = (found.get("throughput") or {}).get(PREFORK) or {}
+    for ours, floor in OURS.items():
+        yield from _throughput(rates, ours, floor)
+        yield from _beside_native(rates, ours)
         yield from _waiting(found.get("waiting") or {}, ours)
         yield from _fresh(found.get("fresh") or {}, ours)
         yield from _lateness(found.get("lateness") or {}, ours)
         yield from _growth((found.get("growth") or {}).get(ours) or {}, ours)
         yield from _start(found.get("start") or {}, ours)
+    yield from _beside_native(rates, "all_quorum")
 
 
-def _throughput(rates: Results, ours: str) -> Iterator[Target]:
+def _throughput(rates: Results, ours: str, floor: str) -> Iterator[Target]:
     if not (mine := rates.get(ours)):
         return
-    countdown, native = rates.get("countdown") or {}, rates.get("native") or {}
+    yield Target(text=f"{ours}: retries/s, of countdown's", value=_times("per_second", rates, ours), least=1.3)
     yield Target(
-        text=f"{ours}: retries/s, of countdown's",
-        value=ratio(mine["per_second"], countdown.get("per_second")),
-        least=1.3,
-    )
-    yield Target(
-        text=f"{ours}: retries/s, of native delayed delivery's",
-        value=ratio(mine["per_second"], native.get("per_second")),
-        least=2,
-    )
-    both = [rates.get(key) or {} for key in ("floor", "plain")]
-    yield Target(
-        text=f"{ours}: CPU, of the floor's and a plain task's together",
-        value=ratio(total_cpu(mine), _sum(total_cpu(each) for each in both)),
+        text=f"{ours}: CPU, of the floor's with such a lane and a plain task's together",
+        value=in_turns(
+            lambda it, least, task: ratio(total_cpu(it), total_cpu(least) + total_cpu(task)),
+            *(mine, rates.get(floor), rates.get("plain")),
+        ),
         most=1.5,
     )
-    yield Target(
-        text=f"{ours}: broker CPU, of countdown's", value=ratio(mine["broker_ms"], countdown.get("broker_ms")), most=1.5
-    )
-    yield Target(
-        text=f"{ours}: broker CPU, of native delayed delivery's",
-        value=ratio(mine["broker_ms"], native.get("broker_ms")),
-        most=0.25,
-    )
+    yield Target(text=f"{ours}: broker CPU, of countdown's", value=_times("broker_ms", rates, ours), most=1.5)
+
+
+def _beside_native(rates: Results, ours: str) -> Iterator[Target]:
+    if ours in rates:
+        whose = "of native delayed delivery's"
+        yield Target(
+            text=f"{_name(ours)}: retries/s, {whose}", value=_times("per_second", rates, ours, "native"), least=2
+        )
+        yield Target(
+            text=f"{_name(ours)}: broker CPU, {whose}", value=_times("broker_ms", rates, ours, "native"), most=0.25
+        )
+
+
+def _times(name: str, rates: Results, ours: str, theirs: str = "countdown") -> float | None:
+    return in_turns(lambda one, other: ratio(one[name], other[name]), rates.get(ours), rates.get(theirs))
+
+
+def _name(ours: str) -> str:
+    return "quorum, with a quorum work queue" if ours == "all_quorum" else ours
 
 
 def _waiting(waiting: Results, ours: str) -> Iterator[Target]:
@@ -134,24 +142,14 @@ def _growth(growth: Results, ours: str) -> Iterator[Target]:
         few, many = min(growth, key=int), max(growth, key=int)
         yield Target(
             text=f"{ours}: CPU of a retry with {many} work queues, of {few}",
-            value=ratio(total_cpu(growth[many]), total_cpu(growth[few])),
+            value=in_turns(lambda more, less: ratio(total_cpu(more), total_cpu(less)), growth[many], growth[few]),
             most=1.2,
         )
 
 
 def _start(start: Results, ours: str) -> Iterator[Target]:
-    mine, theirs = (start.get(key) or {} for key in (ours, "countdown" if ours == "classic" else "native"))
+    mine, theirs = (start.get(key) or {} for key in (ours, "countdown"))
     if mine.get("again") and theirs.get("again"):
         value = 1000 * (mine["again"] - theirs["again"])
         text = f"{ours}: start with 200 tasks and 30 lanes, more than Celery's own"
         yield Target(text=text, value=value, most=200, unit=" ms")
-
-
-def total_cpu(rate: Any) -> float | None:
-    """Of worker and broker, in ms."""
-    return rate["worker_ms"] + rate["broker_ms"] if rate and rate["worker_ms"] is not None else None
-
-
-def _sum(values: Iterator[float | None]) -> float | None:
-    those = list(values)
-    return None if None in those else sum(each for each in those if each is not None)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from benchmarks.compare import machine
-from benchmarks.compare.stage import Stage, wait_for
+from benchmarks.compare.meter import Meter
+from benchmarks.compare.stage import Stage, TookTooLong, wait_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """CPU in ms for each run: its delivery, the failure, the publish of the retry, the wait, the return."""
+    """CPU in ms for each run: its delivery, the failure, the publish of the retry, the wait, the return.
+
+    It is set right for ``slowness``: how slow the machine was. ``per_second`` is as the clock showed it.
+    """
 
     per_second: float
     worker_ms: float
     broker_ms: float
+    slowness: float
 
 
 def measure(  # noqa: PLR0913
@@ -33,9 +37,16 @@ def measure(  # noqa: PLR0913
 def window(stage: Stage, pid: int, *, seconds: float, last: int | None = None) -> Rate:
     """Count for so long, or until so many have run."""
     first, start = stage.runs(), time.monotonic()
-    worker, broker = machine.cpu_seconds(pid), stage.rabbit.cpu_seconds()
+    meter = Meter(stage, pid)
     while time.monotonic() < start + seconds and (last is None or stage.runs() < 0.95 * last):
         time.sleep(0.05)  # noqa: TID251 - the length of the window
-    worker, broker = machine.cpu_seconds(pid) - worker, stage.rabbit.cpu_seconds() - broker
     runs, took = stage.runs() - first, time.monotonic() - start
-    return Rate(per_second=runs / took, worker_ms=1000 * worker / max(runs, 1), broker_ms=1000 * broker / max(runs, 1))
+    used = meter.read()
+    if not runs:
+        raise TookTooLong(f"a run: none in {took:.0f} s")
+    return Rate(
+        per_second=runs / took,
+        worker_ms=1000 * used.worker_seconds / runs,
+        broker_ms=1000 * used.broker_seconds / runs,
+        slowness=used.slowness,
+    )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from amqp import Message
 
 from benchmarks.compare import machine
-from benchmarks.compare.numbers import percentile
+from benchmarks.compare.meter import Meter
+from benchmarks.compare.numbers import middle, percentile
 from benchmarks.compare.stage import TookTooLong, fill, wait_for
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 WARM = 100
 PAUSE_SECONDS = 0.02
-PATIENCE_SECONDS = 10.0
-RECOVERY_SECONDS = 180.0
+PATIENCE_SECONDS = 5.0
+RECOVERY_SECONDS = 60.0
 SETTLE_SECONDS = 1.0
 
 
@@ -40,7 +41,7 @@ class Waiting:
     recovery_seconds: float | None = None
 
 
-def measure(stage: Stage, *, depths: Sequence[int], retries: int, say: Callable[[str], None]) -> Waiting:
+def measure(stage: Stage, *, depths: Sequence[int], retries: int, batches: int, say: Callable[[str], None]) -> Waiting:
     """Fill up to each depth in turn, with one worker that lives through all of it; then kill it.
 
     With its default prefetch count an idle worker of Celery takes in ten countdowns a second, more or less: its event
@@ -48,7 +49,7 @@ def measure(stage: Stage, *, depths: Sequence[int], retries: int, say: Callable[
     """
     stage.has_prefetch_limit = stage.contender.key != "countdown"
     found = Waiting()
-    retry = stage.captured("once")["once"]
+    retry = stage.captured("once")
     found.message_bytes = size_of(retry)
     with stage.worker() as worker:
         worker.wait_until_ready()
@@ -56,18 +57,18 @@ def measure(stage: Stage, *, depths: Sequence[int], retries: int, say: Callable[
         names = stage.vhost.queues()
         found.celerys_queues = sum(name.startswith("celery_delayed") for name in names)
         found.queues = sum("pidbox" not in name for name in names) - found.celerys_queues
-        one_way(stage, worker.pid, retries)
-        waiting = start = retries + WARM
+        cost(stage, worker.pid, retries, batches)  # what the first few hundred take, they take once
+        waiting = start = WARM + retries * batches
         before, broker_before = machine.memory_mb(worker.pid), stage.rabbit.memory_mb()
         for depth in depths:
             say(f"{depth:,} waiting")
             fill(stage.vhost.url, retry, depth - waiting)
             wait_for(lambda: not stage.ready(stage.queues[0]), what="an empty work queue", within=180, every=0.2)
-            time.sleep(SETTLE_SECONDS)  # noqa: TID251 - what the broker does behind a confirm
+            stage.rabbit.come_to_rest()
             found.worker_mb[depth] = machine.memory_mb(worker.pid) - before
             found.broker_bytes = 1e6 * (stage.rabbit.memory_mb() - broker_before) / max(1, depth - start)
-            found.retry_ms[depth] = one_way(stage, worker.pid, retries)
-            waiting = depth + retries
+            found.retry_ms[depth] = cost(stage, worker.pid, retries, batches)
+            waiting = depth + retries * batches
         worker.kill()
     say("after kill -9")
     found.recovery_seconds = first_task(stage, within=RECOVERY_SECONDS)
@@ -83,12 +84,12 @@ class Fresh:
     waiting: int
 
 
-def measure_fresh(stage: Stage, *, waiting: int, probes: int, rounds: int, say: object) -> Fresh:  # noqa: ARG001
+def measure_fresh(stage: Stage, *, waiting: int, probes: int, rounds: int) -> Fresh:
     """New tasks, one after the other, while none and while so many retries wait, in turns.
 
     In turns, because a shared machine is slower at one time than at another, by more than what is looked for.
     """
-    retry = stage.captured("once")["once"]
+    retry = stage.captured("once")
     idle: list[float] = []
     beside: list[float] = []
     with stage.worker() as worker:
@@ -115,31 +116,42 @@ def warm_up(stage: Stage) -> None:
 
 
 def fresh(stage: Stage, count: int) -> list[float]:
-    """How long new tasks were on their way, one after the other, in seconds; of those that ran in time."""
+    """How long new tasks were on their way, one after the other, in seconds; of those that ran in time.
+
+    As it would be with the machine at its best.
+    """
     stage.forget()
+    before = stage.gauge.read()
     with stage.sender() as send:
         for _ in range(count):
             send("fresh", time.time())
             time.sleep(PAUSE_SECONDS)  # noqa: TID251 - a trickle
     with suppress(TookTooLong):
         wait_for(lambda: len(stage.notes("fresh")) >= count, what="new tasks", within=PATIENCE_SECONDS)
-    return stage.notes("fresh")
+    slowness = stage.gauge.slowness_since(before)
+    return [each / slowness for each in stage.notes("fresh")]
 
 
 def _spread(times: list[float]) -> tuple[float, float]:
     return 1000 * percentile(times, 0.5), 1000 * percentile(times, 0.99)
 
 
+def cost(stage: Stage, pid: int, retries: int, batches: int) -> float | None:
+    """CPU of a further retry: the median of some batches."""
+    return middle(one_way(stage, pid, retries) for _ in range(batches))
+
+
 def one_way(stage: Stage, pid: int, count: int) -> float | None:
     """CPU for each of so many tasks that fail, and wait on for longer than we do."""
-    runs, cpu = stage.runs(), machine.cpu_seconds(pid) + stage.rabbit.cpu_seconds()
+    runs, meter = stage.runs(), Meter(stage, pid)
     stage.send("once", count)
     try:
         wait_for(lambda: stage.runs() >= runs + count, what="retries")
     except TookTooLong:
         return None
     time.sleep(SETTLE_SECONDS / 2)  # noqa: TID251 - the last ones are on their way
-    return 1000 * (machine.cpu_seconds(pid) + stage.rabbit.cpu_seconds() - cpu) / count
+    used = meter.read()
+    return 1000 * (used.worker_seconds + used.broker_seconds) / count
 
 
 def first_task(stage: Stage, *, tasks: int = 0, within: float = 60.0) -> float | None:
