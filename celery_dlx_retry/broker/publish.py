@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound
-from kombu.exceptions import KombuError, SerializationError
+from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 from kombu.messaging import Producer
 
 from celery_dlx_retry.broker.declare import declare
@@ -227,7 +227,7 @@ class ConfirmedProducer(Producer):
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
             raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
-        except SerializationError:
+        except (SerializationError, SerializerNotInstalled):
             raise  # the message's fault, not the broker's
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
@@ -242,12 +242,17 @@ class ConfirmedProducer(Producer):
 class Catcher(ConfirmedProducer):
     """Takes one message as Celery would publish it, and keeps it for somebody else to do so."""
 
-    caught: Message
+    _caught: Message | None = None
 
     def written(self, message: Message) -> Message:
         """A message that was received, as it is to be published."""
         self.publish_message(message, exchange="", routing_key="")
-        return self.caught
+        return self.taken()  # type: ignore[return-value]  # Kombu has just called _publish()
+
+    def taken(self) -> Message | None:
+        """What was published since this was last asked: an older message is somebody else's."""
+        caught, self._caught = self._caught, None
+        return caught
 
     def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
         self,
@@ -260,7 +265,7 @@ class Catcher(ConfirmedProducer):
         *_: Any,
         **__: Any,
     ) -> None:
-        self.caught = Message(
+        self._caught = Message(
             body=body,
             content_type=content_type,
             content_encoding=content_encoding,

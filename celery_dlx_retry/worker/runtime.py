@@ -52,6 +52,7 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _LONGEST_QUICK_PAUSE_SECONDS = 30.0
 _QUICK_MS = 2_000
 _MEND_SECONDS = 10.0
+_PROTOCOL = 2
 _SETTLED_BY_FLAGS = (
     *(
         "settings",
@@ -64,6 +65,7 @@ _SETTLED_BY_FLAGS = (
         "lanes",
         "exact_lanes",
         "is_rabbitmq",
+        "is_sending_plain",
     ),
 )
 
@@ -170,6 +172,13 @@ class Runtime:
     def catcher(self) -> Catcher:
         """A producer for messages that the main process publishes; its connection is never opened."""
         return Catcher(self._app.connection_for_write(), confirm_timeout_ms=0, needs=None, headers={})
+
+    @cached_property
+    def is_sending_plain(self) -> bool:
+        """Whether the app's messages go to a broker, in Celery's second protocol, uncompressed, and unannounced."""
+        conf = self._app.conf
+        others = (conf.task_always_eager, conf.task_send_sent_event, conf.task_compression)
+        return conf.task_protocol == _PROTOCOL and not any(others)
 
     @cached_property
     def leases(self) -> Leases:

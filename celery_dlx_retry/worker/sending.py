@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
+from celery_dlx_retry.errors import Bypassed
 from celery_dlx_retry.worker.routes import NoRouter
 from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.worker.writing import PLACES, written
 
 if TYPE_CHECKING:
+    import functools
     from collections.abc import Callable
 
     from celery import Celery
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.ways import Way
 
 logger = get_logger(__name__)
-
-_PLACES = ("queue", "exchange", "routing_key", "exchange_type", "connection", "publisher")
 
 
 def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way) -> Any:
@@ -35,12 +36,19 @@ def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *
 
 
 def write(
-    task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way
+    task: Task, apply_async: functools.partial[Any], options: dict[str, Any], *, queue: WorkQueue, there: Way
 ) -> tuple[Any, Message]:
     """The same without the publish: the result, and the message for whoever does it."""
+    quickly = written(task, apply_async, options)
+    if quickly is not None:
+        return quickly
     producer = runtime_of(task.app).catcher
+    producer.taken()
     result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
-    return result, producer.caught
+    message = producer.taken()
+    if message is None:
+        raise Bypassed(task=task.name)
+    return result, message
 
 
 def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str) -> None:
@@ -49,7 +57,7 @@ def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str)
 
 
 def _directed(task: Task, options: dict[str, Any], producer: Any, *, queue: WorkQueue, there: Way) -> dict[str, Any]:
-    kept = {name: value for name, value in options.items() if name not in _PLACES}
+    kept = {name: value for name, value in options.items() if name not in PLACES}
     eta = (options.get("headers") or {}).get("eta")
     return {
         "event_dispatcher": _Teller(task.app, queue=queue.name, eta=eta),

@@ -53,6 +53,12 @@ def storable(error: Any) -> Any:
     return serialization.create_exception_cls(kind.__name__, kind.__module__)(*error.args)
 
 
+@_ends("5.7")
+def dumps_models(task: Any) -> bool:
+    """Celery has no ``apply_async`` that makes data of Pydantic models, and no attribute that says so."""
+    return getattr(task, "_dump_pydantic_arguments", None) is not None
+
+
 @_ends("5.7", STILL_IN)
 def wait_for_what_is_given(pool: Any) -> None:
     """From 5.6 on Celery forgets, at a warm shutdown, jobs that lie in a process's pipe; they run, and run again.
