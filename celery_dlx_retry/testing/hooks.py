@@ -192,7 +192,13 @@ class _Hooks:
         if not request.retries:
             self._file.add(Record(event="called", task=task.name, task_id=request.id))
         request.delivery_info = DeliveryInfo(
-            request.delivery_info, queue=EAGER, message=message, worker=EAGER.name, is_bound=False, forwards=False
+            request.delivery_info,
+            queue=EAGER,
+            message=message,
+            worker=EAGER.name,
+            is_bound=False,
+            forwards=False,
+            is_watched=True,
         )
         pay_in(task, retries=request.retries)
 

@@ -74,6 +74,7 @@ class DeliveryInfo(dict[str, Any]):
         worker: str,
         is_bound: bool,
         forwards: bool,
+        is_watched: bool,
     ) -> None:
         super().__init__(info, queue=queue.name)
         self.queue = queue
@@ -84,6 +85,8 @@ class DeliveryInfo(dict[str, Any]):
         self.is_bound = is_bound
         #: The main process publishes a retry that comes with the result.
         self.forwards = forwards
+        #: The main process tells somebody of the traceback of a retry.
+        self.is_watched = is_watched
         self.attempt = Attempt()
 
     def __reduce__(self) -> tuple[Any, ...]:

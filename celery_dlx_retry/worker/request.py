@@ -90,7 +90,18 @@ class DLXRequest(Request):
             worker=f"{self.hostname}/{runtime.life}",
             is_bound=runtime.is_bound(queue),
             forwards=runtime.is_bound(queue) and runtime.pipeline is not None,
+            is_watched=self._is_watched(),
         )
+
+    def _is_watched(self) -> bool:
+        """Whether anybody is told of the traceback of a retry: a monitor, or a request class made of this one."""
+        kind = type(self)
+        if kind.on_failure is not DLXRequest.on_failure or kind.on_retry is not Request.on_retry:
+            return True
+        eventer = self._eventer
+        is_sending = eventer and eventer.enabled and self.task.send_events
+        # A worker that tells of its heartbeat alone has a dispatcher, too.
+        return bool(is_sending and (not eventer.groups or "task" in eventer.groups))
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Settle what the pool's child did not, before Celery acknowledges or rejects it."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from billiard import current_process
 from billiard.einfo import ExceptionInfo
+from celery import signals
 from celery.app import trace as trace_module
 from celery.app.trace import TraceInfo, trace_ok_t
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
@@ -22,6 +24,7 @@ from celery.utils.serialization import get_pickleable_etype, get_pickleable_exce
 
 from celery_dlx_retry.worker.breaker import held_back, tell
 from celery_dlx_retry.worker.budget import pay_in
+from celery_dlx_retry.worker.celerys import is_method
 from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 from celery_dlx_retry.worker.ends import is_end_of_run
 from celery_dlx_retry.worker.versions import storable
@@ -39,7 +42,8 @@ class QuickTraceInfo(trace_module.TraceInfo):
 
     Celery copies, formats and pickles all of the traceback for every retry, with the positions of each instruction in
     each function on it since Python 3.11. Its own frames and ours, ten of them, say nothing and cost 3 ms. Those that
-    led to the error that a policy retries are formatted, too, and Python parses the source of each.
+    led to the error that a policy retries are formatted, too, and Python parses the source of each. Most often nobody
+    reads any of it.
     """
 
     __slots__ = ()
@@ -47,6 +51,8 @@ class QuickTraceInfo(trace_module.TraceInfo):
     def handle_retry(self, task: Any, req: Any, **options: Any) -> Any:
         """As Celery does, which takes the traceback from sys.exc_info(): from Python 3.11 on, that of the error."""
         retry = self.retval
+        if not _is_read(task, req, **options):
+            return self._handle_unread(task, req, **options)
         retry.__traceback__ = _users_frames(retry.__traceback__)
         whole = [(error, error.__traceback__) for error in _behind(retry)]
         cause, retry.exc = retry.exc, storable(retry.exc)
@@ -66,9 +72,37 @@ class QuickTraceInfo(trace_module.TraceInfo):
             for error, tb in whole:
                 _set_traceback(error, tb)
 
+    def _handle_unread(self, task: Any, req: Any, **options: Any) -> Any:
+        """Let Celery format nothing but the Retry."""
+        retry = self.retval
+        before = retry.__cause__, retry.__suppress_context__
+        retry.__cause__, retry.__traceback__ = None, None
+        try:
+            _raised_nowhere(retry)
+        except Retry:
+            retry.__traceback__ = retry.__traceback__.tb_next
+            return super().handle_retry(task, req, **options)
+        finally:
+            retry.__cause__, retry.__suppress_context__ = before
+
+
+def _is_read(task: Any, req: Any, *, store_errors: bool = True, **_: Any) -> bool:
+    """Whether anybody is told of the traceback: a backend, a hook, a signal, or a monitor."""
+    return (
+        (store_errors and type(task.backend) is not DisabledBackend)
+        or not is_method(task.on_retry, "celery.app.task")
+        or bool(signals.task_retry.receivers)
+        or not isinstance(req.delivery_info, DeliveryInfo)
+        or req.delivery_info.is_watched
+    )
+
 
 def _raised(retry: BaseException) -> None:
     raise retry
+
+
+# Without a file there is no line to look up, and to parse.
+_raised_nowhere = FunctionType(_raised.__code__.replace(co_filename="<celery_dlx_retry>"), {})
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:

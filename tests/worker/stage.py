@@ -6,7 +6,8 @@ A worker takes seconds to start, a claim about one task takes a tenth of that.
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from harness import Project
@@ -30,3 +31,27 @@ def stage(request: Any, **conf: Any) -> Iterator[Project]:
         it.close()
         if management:
             management.delete_all(prefix)
+
+
+@contextmanager
+def listening(app: Any, events: list[dict[str, Any]]) -> Iterator[None]:
+    """Be a monitor: append every event."""
+    ready, done = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        with app.connection_for_read() as connection:
+            receiver = app.events.Receiver(connection, handlers={"*": events.append})
+            with receiver.consumer_context(no_ack=True) as (its_own, *_):
+                ready.set()
+                while not done.is_set():
+                    with suppress(TimeoutError):
+                        its_own.drain_events(timeout=0.1)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -8,13 +8,16 @@ from itertools import pairwise
 from traceback import walk_tb
 
 import pytest
-from celery import Celery
+from celery import Celery, signals
 from celery.app.task import Context
 from celery.exceptions import Retry
 from celery.states import RETRY
 from support import eventually
 
+from celery_dlx_retry.core.topology import WorkQueue
+from celery_dlx_retry.worker.delivery import DeliveryInfo
 from celery_dlx_retry.worker.trace import QuickTraceInfo
+from tests.worker.stage import listening
 
 POOLS = ["prefork", "solo", "threads"]
 
@@ -95,6 +98,71 @@ def test_what_led_to_a_task_is_not_told_with_its_retry_and_the_error_keeps_it(er
 
     assert [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)] == ["lead", "task", "fail"]
     assert re.findall(r", in (lead|task|fail)$", told[0], re.MULTILINE) == ["task", "fail"]
+
+
+def told_of_a_retry(task, request):
+    """What Celery's main process gets to know of a retry, for an error that goes on as it was."""
+    error = OSError("down")
+    try:
+        try:
+            raise error
+        except OSError as cause:
+            raise Retry(exc=cause, when=1) from cause
+    except Retry as retry:
+        info = QuickTraceInfo(RETRY, retry).handle_retry(task, request, store_errors=task.store_errors_even_if_ignored)
+        kept = retry.__cause__
+    assert kept is error
+    assert error.__traceback__ is not None
+    return info.traceback
+
+
+@pytest.mark.parametrize("reader", [None, "backend", "hook", "signal", "monitor"])
+def test_the_traceback_of_a_retry_is_written_only_if_somebody_reads_it(reader):
+    app = Celery("read", backend="cache+memory://", set_as_current=False)
+    heard = []
+
+    @app.task(shared=False, store_errors_even_if_ignored=reader == "backend")
+    def task():
+        raise NotImplementedError
+
+    def hear(*arguments, **facts):
+        heard.append(facts["einfo"] if facts else arguments[-1])
+
+    info = DeliveryInfo(
+        {},
+        queue=WorkQueue(name="q"),
+        message=None,
+        worker="w",
+        is_bound=True,
+        forwards=True,
+        is_watched=reader == "monitor",
+    )
+    if reader == "hook":
+        task.on_retry = hear
+    if reader == "signal":
+        signals.task_retry.connect(hear, weak=False)
+    try:
+        told = told_of_a_retry(task, Context(id="1", hostname="host", delivery_info=info))
+    finally:
+        signals.task_retry.disconnect(hear)
+
+    assert told.endswith("celery.exceptions.Retry: Retry in 1s: OSError('down')\n")
+    assert ("in told_of_a_retry" in told) == ("OSError: down" in told) == (reader is not None)
+    assert [info.traceback for info in heard] == [told] * (reader in {"hook", "signal"})
+    if reader == "backend":
+        assert app.backend.get_traceback("1") == told
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_monitor_is_told_of_the_traceback_of_a_retry(project, pool):
+    project.conf |= {"event_exchange": f"{project.prefix}.events", "task_ignore_result": True}
+    events = []
+    with project.worker("-E", pool=pool), listening(project.app, events):
+        result = project.send("heal", 1)
+        retried = eventually(lambda: [it for it in events if it["type"] == "task-retried"])
+
+    assert [it["uuid"] for it in retried] == [result.id]
+    assert re.search(r'project.py", line \d+, in heal', retried[0]["traceback"])
 
 
 def test_what_is_exhausted_is_a_dead_letter_with_its_history(project):

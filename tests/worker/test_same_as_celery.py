@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from support import eventually
 
-from tests.worker.stage import stage
+from tests.worker.stage import listening, stage
 
 RUNS = {
     "retries_then_succeeds": 3,
@@ -88,29 +87,6 @@ def send(app, twin, scenario):
     callback = app.signature("twins.callback", kwargs={"of": task_id})
     name = f"twins.{twin}.{scenario}"
     return app.send_task(name, task_id=task_id, link=callback, link_error=errbacks)
-
-
-@contextmanager
-def listening(app, events):
-    ready, done = threading.Event(), threading.Event()
-
-    def listen():
-        with app.connection_for_read() as connection:
-            receiver = app.events.Receiver(connection, handlers={"*": events.append})
-            with receiver.consumer_context(no_ack=True):
-                ready.set()
-                while not done.is_set():
-                    with suppress(TimeoutError):
-                        connection.drain_events(timeout=0.1)
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def is_quiet(project):
