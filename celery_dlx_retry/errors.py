@@ -186,8 +186,9 @@ class Bypassed(PublishError):
     """``task``."""
 
     sentence = (
-        "A retry of the task {task!r} was not published: apply_async() of another of its base classes did something "
-        "else with it, or nothing. Name DLXRetryTask first among the bases, or call super().apply_async() there."
+        "A retry of the task {task!r} was not published: apply_async() of another of its base classes, or send_task() "
+        "of its app, did something else with it, or nothing, or published more than it. Name DLXRetryTask first among "
+        "the bases, call super().apply_async() there once, and publish other messages with another producer."
     )
 
 

@@ -34,6 +34,8 @@ _NO_ROUTE = 312
 PERSISTENT = 2
 LONGEST_IDLE_SECONDS = 60.0
 BROKER_ERRORS = (AMQPError, KombuError, OSError)
+# Kombu's, too, and yet the message's fault and not the broker's.
+_MESSAGE_ERRORS = (SerializationError, SerializerNotInstalled)
 # Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
 _KEPT_PROPERTIES = frozenset(
     ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
@@ -227,8 +229,8 @@ class ConfirmedProducer(Producer):
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
             raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
-        except (SerializationError, SerializerNotInstalled):
-            raise  # the message's fault, not the broker's
+        except _MESSAGE_ERRORS:
+            raise
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
 
@@ -242,16 +244,20 @@ class ConfirmedProducer(Producer):
 class Catcher(ConfirmedProducer):
     """Takes one message as Celery would publish it, and keeps it for somebody else to do so."""
 
-    _caught: Message | None = None
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, confirm_timeout_ms=0, needs=None, headers={})
+        self._caught: list[Message] = []
 
     def written(self, message: Message) -> Message:
         """A message that was received, as it is to be published."""
+        self.taken()
         self.publish_message(message, exchange="", routing_key="")
-        return self.taken()  # type: ignore[return-value]  # Kombu has just called _publish()
+        (written,) = self.taken()
+        return written
 
-    def taken(self) -> Message | None:
-        """What was published since this was last asked: an older message is somebody else's."""
-        caught, self._caught = self._caught, None
+    def taken(self) -> list[Message]:
+        """All that was published since this was last asked: what is older is somebody else's."""
+        caught, self._caught = self._caught, []
         return caught
 
     def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
@@ -265,13 +271,14 @@ class Catcher(ConfirmedProducer):
         *_: Any,
         **__: Any,
     ) -> None:
-        self._caught = Message(
+        message = Message(
             body=body,
             content_type=content_type,
             content_encoding=content_encoding,
             headers=headers,
             properties={**properties, "priority": priority},
         )
+        self._caught.append(message)
 
 
 def _expect(*_: Any) -> None:
@@ -314,7 +321,7 @@ def _dropped_after_an_error(connection: Connection) -> Iterator[None]:
         drop(connection)
         if isinstance(exc, AccessRefused):
             raise Disallowed(problem=str(exc)) from exc
-        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, SerializationError):
+        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, _MESSAGE_ERRORS):
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
         raise
 

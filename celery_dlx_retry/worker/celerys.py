@@ -12,5 +12,5 @@ def is_method(it: Any, module: str) -> bool:
 
 
 def is_function(it: Any, module: str) -> bool:
-    """By the module that its code runs in: a wrapper takes over every name of what it wraps, or is no function."""
+    """By the module that its code runs in: functools.wraps() copies names only, and a proxy of wrapt is no function."""
     return type(it) is FunctionType and it.__globals__.get("__name__") == module

@@ -38,6 +38,7 @@ from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, Nacked
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
+from celery_dlx_retry.worker.celerys import is_function
 from celery_dlx_retry.worker.clock import is_due, now_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel
 from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
@@ -94,11 +95,12 @@ class DLXRequest(Request):
         )
 
     def _is_watched(self) -> bool:
-        """Whether anybody is told of the traceback of a retry: a monitor, or a request class made of this one."""
-        kind = type(self)
-        if kind.on_failure is not DLXRequest.on_failure or kind.on_retry is not Request.on_retry:
+        """Whether anybody is told of the traceback of a retry: a monitor, or who has put something in our place."""
+        kind, eventer = type(self), self._eventer
+        if not is_function(kind.on_failure, __name__) or not all(
+            is_function(it, "celery.worker.request") for it in (Request.on_failure, kind.on_retry, kind.send_event)
+        ):
             return True
-        eventer = self._eventer
         is_sending = eventer and eventer.enabled and self.task.send_events
         # A worker that tells of its heartbeat alone has a dispatcher, too.
         return bool(is_sending and (not eventer.groups or "task" in eventer.groups))

@@ -52,7 +52,6 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _LONGEST_QUICK_PAUSE_SECONDS = 30.0
 _QUICK_MS = 2_000
 _MEND_SECONDS = 10.0
-_PROTOCOL = 2
 _SETTLED_BY_FLAGS = (
     *(
         "settings",
@@ -171,14 +170,17 @@ class Runtime:
     @cached_property
     def catcher(self) -> Catcher:
         """A producer for messages that the main process publishes; its connection is never opened."""
-        return Catcher(self._app.connection_for_write(), confirm_timeout_ms=0, needs=None, headers={})
+        return Catcher(self._app.connection_for_write())
 
     @cached_property
     def is_sending_plain(self) -> bool:
-        """Whether the app's messages go to a broker, in Celery's second protocol, uncompressed, and unannounced."""
+        """Whether the app's messages go to a broker, in Celery's second protocol, uncompressed, and unannounced.
+
+        As it was configured when this process wrote its first retry.
+        """
         conf = self._app.conf
         others = (conf.task_always_eager, conf.task_send_sent_event, conf.task_compression)
-        return conf.task_protocol == _PROTOCOL and not any(others)
+        return conf.task_protocol == 2 and not any(others)  # noqa: PLR2004 - its name
 
     @cached_property
     def leases(self) -> Leases:

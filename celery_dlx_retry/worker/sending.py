@@ -45,10 +45,10 @@ def write(
     producer = runtime_of(task.app).catcher
     producer.taken()
     result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
-    message = producer.taken()
-    if message is None:
+    messages = producer.taken()
+    if len(messages) != 1:
         raise Bypassed(task=task.name)
-    return result, message
+    return result, messages[0]
 
 
 def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str) -> None:

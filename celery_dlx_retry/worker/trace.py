@@ -24,7 +24,7 @@ from celery.utils.serialization import get_pickleable_etype, get_pickleable_exce
 
 from celery_dlx_retry.worker.breaker import held_back, tell
 from celery_dlx_retry.worker.budget import pay_in
-from celery_dlx_retry.worker.celerys import is_method
+from celery_dlx_retry.worker.celerys import is_function, is_method
 from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 from celery_dlx_retry.worker.ends import is_end_of_run
 from celery_dlx_retry.worker.versions import storable
@@ -75,7 +75,7 @@ class QuickTraceInfo(trace_module.TraceInfo):
     def _handle_unread(self, task: Any, req: Any, **options: Any) -> Any:
         """Let Celery format nothing but the Retry."""
         retry = self.retval
-        before = retry.__cause__, retry.__suppress_context__
+        before = retry.__cause__, retry.__suppress_context__, retry.__traceback__
         retry.__cause__, retry.__traceback__ = None, None
         try:
             _raised_nowhere(retry)
@@ -83,7 +83,7 @@ class QuickTraceInfo(trace_module.TraceInfo):
             retry.__traceback__ = retry.__traceback__.tb_next
             return super().handle_retry(task, req, **options)
         finally:
-            retry.__cause__, retry.__suppress_context__ = before
+            retry.__cause__, retry.__suppress_context__, retry.__traceback__ = before
 
 
 def _is_read(task: Any, req: Any, *, store_errors: bool = True, **_: Any) -> bool:
@@ -91,6 +91,7 @@ def _is_read(task: Any, req: Any, *, store_errors: bool = True, **_: Any) -> boo
     return (
         (store_errors and type(task.backend) is not DisabledBackend)
         or not is_method(task.on_retry, "celery.app.task")
+        or not is_function(TraceInfo.handle_retry, "celery.app.trace")
         or bool(signals.task_retry.receivers)
         or not isinstance(req.delivery_info, DeliveryInfo)
         or req.delivery_info.is_watched

@@ -32,7 +32,7 @@ PLACES = frozenset({"queue", "exchange", "routing_key", "exchange_type", "connec
 _FORESEEN = PLACES.union(
     ("task_id", "root_id", "parent_id", "group_id", "group_index", "retries", "chord", "chain", "shadow", "origin"),
     ("link", "link_error", "time_limit", "soft_time_limit", "ignore_result", "replaced_task_nesting", "reply_to"),
-    ("argsrepr", "kwargsrepr", "stamped_headers", "headers", "priority", "serializer", "compression"),
+    ("argsrepr", "kwargsrepr", "stamped_headers", "headers", "priority", "serializer"),
     ("delivery_mode", "add_to_parent"),
 )
 _SIGNALS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
@@ -43,13 +43,11 @@ def written(task: Any, apply_async: partial[Any], options: dict[str, Any]) -> tu
 
     Raises what it would raise.
     """
-    if not _is_celerys_own(task, apply_async.func) or _has_more_to_it(task):
+    if not _is_celerys_own(task, apply_async.func):
         return None
     given = {**task._get_exec_options(), **options}  # noqa: SLF001 - as Task.apply_async does
     stamps = {name: given[name] for name in given.get("stamped_headers") or ()}
-    if given.get("compression") or not given.get("serializer"):
-        return None
-    if any(value is not None and name not in _FORESEEN and name not in stamps for name, value in given.items()):
+    if not _is_foreseen(task, given, stamps):
         return None
     args, kwargs = apply_async.args
     return _write(task, args, kwargs, given, stamps)
@@ -70,12 +68,16 @@ def _is_celerys_own(task: Any, apply_async: Callable[..., Any]) -> bool:
     )
 
 
-def _has_more_to_it(task: Any) -> bool:
+def _is_foreseen(task: Any, given: dict[str, Any], stamps: dict[str, Any]) -> bool:
+    """Whether nothing is asked for but what is written here."""
     limits = (task.soft_time_limit, task.time_limit)
     return (
-        task.__v2_compat__
-        or dumps_models(task)
-        or (all(limits) and limits[0] > limits[1])  # which Celery has a word to say about
+        not task.__v2_compat__
+        and not dumps_models(task)
+        and not (all(limits) and limits[0] > limits[1])  # Celery has a word to say about it
+        and bool(given.get("task_id") and given.get("serializer"))
+        and _FORESEEN.isdisjoint(stamps)
+        and not any(value is not None and name not in _FORESEEN and name not in stamps for name, value in given.items())
     )
 
 
@@ -106,7 +108,7 @@ def _write(
         soft_time_limit=option("soft_time_limit"),
         root_id=root_id,
         parent_id=parent_id,
-        shadow=option("shadow"),
+        shadow=option("shadow") or None,
         chain=option("chain"),
         ignore_result=ignore_result,
         origin=option("origin"),
@@ -119,9 +121,9 @@ def _write(
     headers.update(option("headers") or {})
     if not has_room(headers, room=room_beside(properties)):
         return None
-    content_type, content_encoding, data = dumps(body, given["serializer"])
     if not ignore_result:
         app.backend.on_task_call(runtime_of(app).catcher, given["task_id"])
+    content_type, content_encoding, data = dumps(body, given["serializer"])
     result = task.AsyncResult(given["task_id"])
     result.ignored = ignore_result
     return result, Message(

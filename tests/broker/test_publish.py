@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import billiard
 import pytest
+from kombu.exceptions import EncodeError, SerializerNotInstalled
 from support import eventually
 
 from celery_dlx_retry.core.topology import around, foundation, lane
@@ -50,6 +51,20 @@ def test_twenty_threads_publish_a_thousand_messages_once_each(bench):
 
     assert sorted(bench.ids(queue)) == list(range(1000))
     assert len(publisher._idle) <= 20
+
+
+@pytest.mark.parametrize(
+    ("body", "serializer", "error"),
+    [(object(), "json", EncodeError), ("", "none that anybody knows", SerializerNotInstalled)],
+)
+def test_what_cannot_be_written_is_no_fault_of_the_broker(bench, body, serializer, error):
+    queue, publisher = bench.queue(), bench.publisher()
+
+    with pytest.raises(error):
+        send(publisher, queue, body, serializer=serializer)
+    send(publisher, queue)
+
+    assert bench.depth(queue) == 1
 
 
 @pytest.mark.parametrize("exchange", ["", "{prefix}.no-such-exchange"])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MethodType
+from uuid import uuid4
 
 import pytest
 from celery import Celery, Task, signals
@@ -155,11 +156,11 @@ data = st.recursive(
 )
 arguments = {"args": st.lists(data, max_size=2), "kwargs": st.dictionaries(st.sampled_from(["a", "b"]), data)}
 links = st.none() | st.just([LINK])
-texts = st.none() | st.text(min_size=1, max_size=4)
+texts = st.none() | st.text(max_size=4)
 counts = st.none() | st.integers(0, 9)
 limits = st.lists(st.none() | st.integers(1, 99), min_size=2, max_size=2)
-stamped = st.sampled_from(
-    [{}, {"stamped_headers": [], "stamps": {}}, {"stamped_headers": ["s"], "stamps": {"s": ["1"]}}]
+stamped = st.sampled_from([None, [], ["s"], ["priority"], ["serializer"], ["exchange"], ["add_to_parent"]]).map(
+    lambda names: {"stamped_headers": names, "stamps": {name: ["1"] for name in names or ()}}
 )
 properties = st.fixed_dictionaries({"priority": counts, "reply_to": texts}, optional={"expiration": st.just("9999")})
 came = st.builds(
@@ -198,6 +199,7 @@ asked = st.fixed_dictionaries(
         "compression": st.sampled_from([None, "gzip"]),
         "serializer": st.sampled_from(["json", "yaml", "none of these"]),
         "message_id": texts,
+        "task_id": st.just("2"),
         "ignore_result": st.booleans(),
         "delivery_mode": st.sampled_from([1, 2]),
         "queue": st.just("celery"),
@@ -358,6 +360,26 @@ def test_a_base_class_below_ours_that_publishes_nothing_does_not_publish_what_ca
     assert isinstance(refused, tuple), f"the message of task {refused.headers['id']} instead of 2"
     assert refused[0] is Reject
     assert "was not published" in refused[1]
+
+
+def test_an_app_that_sends_more_than_the_retry_with_its_producer_does_not_have_the_other_message_taken_for_it():
+    class Audited(Celery):
+        def send_task(self, *args, **kwargs):
+            result = super().send_task(*args, **kwargs)
+            super().send_task("audit", (args[0],), producer=kwargs["producer"], exchange="", routing_key="audit")
+            return result
+
+    (error, text), _ = retried(new_task(new_app(Audited)), request())
+
+    assert error is Reject
+    assert "published more than it" in text
+
+
+@pytest.mark.parametrize("none", [None, ""])
+def test_a_retry_that_wants_no_id_gets_a_new_one_as_from_celery(none):
+    message, _ = retried(TASK, request(), task_id=none)
+
+    assert len(message.headers["id"]) == len(str(uuid4()))
 
 
 def test_who_overrides_apply_async_gets_the_result_that_celery_would_give():

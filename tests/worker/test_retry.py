@@ -12,10 +12,12 @@ from celery import Celery, signals
 from celery.app.task import Context
 from celery.exceptions import Retry
 from celery.states import RETRY
+from celery.worker.request import Request
 from support import eventually
 
 from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.worker.delivery import DeliveryInfo
+from celery_dlx_retry.worker.request import DLXRequest
 from celery_dlx_retry.worker.trace import QuickTraceInfo
 from tests.worker.stage import listening
 
@@ -110,8 +112,10 @@ def told_of_a_retry(task, request):
             raise Retry(exc=cause, when=1) from cause
     except Retry as retry:
         info = QuickTraceInfo(RETRY, retry).handle_retry(task, request, store_errors=task.store_errors_even_if_ignored)
-        kept = retry.__cause__
+        kept, frames = retry.__cause__, list(walk_tb(retry.__traceback__))
     assert kept is error
+    # Celery clears it after this, and so frees what the body had in its hands.
+    assert "told_of_a_retry" in [frame.f_code.co_name for frame, _ in frames]
     assert error.__traceback__ is not None
     return info.traceback
 
@@ -151,6 +155,27 @@ def test_the_traceback_of_a_retry_is_written_only_if_somebody_reads_it(reader):
     assert [info.traceback for info in heard] == [told] * (reader in {"hook", "signal"})
     if reader == "backend":
         assert app.backend.get_traceback("1") == told
+
+
+@pytest.mark.parametrize("of", ["on_failure", "on_retry", "send_event"])
+@pytest.mark.parametrize("place", ["a class of its own", "Celery's", "ours"])
+def test_who_has_a_hand_in_requests_is_told_of_the_traceback_of_a_retry(monkeypatch, place, of):
+    class Mine(DLXRequest):
+        pass
+
+    def is_watched():
+        request = object.__new__(Mine)
+        request._eventer = None
+        return request._is_watched()
+
+    def mine(*_, **__):
+        """Do something with it."""
+
+    assert not is_watched()
+    monkeypatch.setattr(
+        {"a class of its own": Mine, "Celery's": Request, "ours": DLXRequest}[place], of, mine, raising=False
+    )
+    assert is_watched()
 
 
 @pytest.mark.parametrize("pool", POOLS)
