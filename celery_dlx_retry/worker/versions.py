@@ -55,7 +55,7 @@ def storable(error: Any) -> Any:
 
 @_ends("5.7")
 def dumps_models(task: Any) -> bool:
-    """Celery has no ``apply_async`` that makes data of Pydantic models, and no attribute that says so."""
+    """Celery does not make data of arguments that are Pydantic models, and has no attribute that tells so."""
     return getattr(task, "_dump_pydantic_arguments", None) is not None
 
 
