@@ -16,7 +16,7 @@ from celery_dlx_retry.core.ladder import skipped
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.worker.clock import delay_ms, due_at, eta_header, is_due
-from celery_dlx_retry.worker.request import message_of
+from celery_dlx_retry.worker.delivery import message_of
 from celery_dlx_retry.worker.routes import NoRouter, destination, routed
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import send

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_dlx_retry.core.message import Message
+
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
 
@@ -107,3 +108,15 @@ def attempt_of(request: Any) -> Attempt:
     """The attempt that a request of ours stands for."""
     attempt: Attempt = request.delivery_info.attempt
     return attempt
+
+
+def message_of(message: Any) -> Message:
+    """A Kombu message as a value."""
+    return Message(
+        body=message.body,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        headers=message.headers,
+        properties=message.properties,
+        compression=None if message.errors else message.headers.get("compression"),
+    )

@@ -30,7 +30,6 @@ from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.core.frame import has_room, room_beside
 from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
-from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
@@ -40,7 +39,7 @@ from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.celerys import is_function
 from celery_dlx_retry.worker.clock import is_due, now_ms
-from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel
+from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, message_of
 from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
@@ -388,15 +387,3 @@ def _check(request: Request) -> None:
         raise TypeError(flaw)
     if request.eta is not None:
         to_timestamp(timezone.to_system(request.eta))  # Celery drops what overflows here
-
-
-def message_of(message: Any) -> Message:
-    """A Kombu message as a value."""
-    return Message(
-        body=message.body,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        headers=message.headers,
-        properties=message.properties,
-        compression=None if message.errors else message.headers.get("compression"),
-    )

@@ -8,7 +8,7 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.worker.burial import bury
-from celery_dlx_retry.worker.request import message_of
+from celery_dlx_retry.worker.delivery import message_of
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
