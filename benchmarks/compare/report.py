@@ -150,9 +150,11 @@ def _fresh(rabbitmq: str, fresh: Results) -> Sheet:
     waiting = max((it["waiting"] for it in fresh.values()), default=0)
     return Sheet(
         title=f"How long new tasks take to a worker, RabbitMQ {rabbitmq}",
-        head=("p50 / p99", "idle", f"while {waiting:,} retries wait"),
-        rows=tuple((_title(key), cell(it["idle"]), cell(it["beside"])) for key, it in fresh.items()),
-        note="Set right for the slowness of the machine.",
+        head=("p50 / p99", "idle", f"while {waiting:,} retries wait", "times, in each round"),
+        rows=tuple(
+            (_title(key), cell(it["idle"]), cell(it["beside"]), ", ".join(map(figure, it["times"])) or NONE)
+            for key, it in fresh.items()
+        ),
     )
 
 

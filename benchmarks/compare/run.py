@@ -114,10 +114,12 @@ class Run:
     def growth(self) -> Results:
         """The same tasks in one work queue and in many, in turns."""
         found: Results = {}
-        for _ in range(self._sizes.growths):
-            for contender, task in ((COUNTDOWN, "plain"), (CLASSIC, "loop"), (QUORUM, "loop"), (UNLIMITED, "loop")):
+        others = ((COUNTDOWN, "plain"), (UNLIMITED, "loop"))
+        for turn in range(self._sizes.growths):
+            for contender, task in ((CLASSIC, "loop"), (QUORUM, "loop"), *(others if not turn else ())):
                 for count in self._sizes.work_queues:
-                    rate = self._throughput(f"{count} work queues", contender, "prefork", task, queues=count)
+                    what = f"{count} work queue{'s' if count > 1 else ''}"
+                    rate = self._throughput(what, contender, "prefork", task, queues=count)
                     found.setdefault(_key(contender, task), {}).setdefault(count, []).append(rate)
         return found
 
@@ -145,10 +147,14 @@ class Run:
             for contender in contenders:
                 if contender is PIPELINED and turn:
                     continue  # compared with nobody
-                for task in _tasks_of(contender):
+                for task in self._tasks_of(contender, pool):
                     rate = self._throughput(pool, contender, pool, task)
                     rates.setdefault(_key(contender, task), []).append(rate)
         return rates
+
+    def _tasks_of(self, contender: Contender, pool: str) -> tuple[str, ...]:
+        """What a task costs that succeeds is measured with Celery's own, where it is compared."""
+        return ("plain", "loop") if contender is COUNTDOWN and pool == self._sizes.pool else ("loop",)
 
     def _throughput(self, what: str, contender: Contender, pool: str, task: str, **options: Any) -> Any:
         sizes = self._sizes
@@ -224,11 +230,6 @@ class Step:
         """What came of it."""
         sys.stderr.write(f"{what} ({time.monotonic() - self._at:.0f} s)\n")
         sys.stderr.flush()
-
-
-def _tasks_of(contender: Contender) -> tuple[str, ...]:
-    """What a task costs that succeeds is measured once, with Celery's own."""
-    return ("plain", "loop") if contender is COUNTDOWN else ("loop",)
 
 
 def _key(contender: Contender, task: str) -> str:

@@ -25,8 +25,8 @@ class Sizes:
     depths: tuple[int, ...] = (1_000, 10_000, 100_000)
     probes_at: int = 10_000
     #: New tasks in a round, and rounds without and with those that wait.
-    fresh: int = 50
-    rounds: int = 2
+    fresh: int = 40
+    rounds: int = 3
     #: Further retries while others wait, so many at a time, and how many times.
     retries: int = 150
     batches: int = 2
@@ -41,7 +41,7 @@ class Sizes:
     steps: int = 500
     wire: int = 100
     #: Nothing is begun that is likely to end later.
-    minutes: float = 14.6
+    minutes: float = 14.7
 
     def depths_of(self, contender: Contender) -> tuple[int, ...]:
         """How many wait, in turn."""
@@ -57,7 +57,7 @@ class Sizes:
 
     def fresh_seconds(self, contender: Contender) -> float:
         """About how long it takes to put them to wait, and to send new tasks beside them."""
-        return 10 + self.rounds_of(contender) * self.probes_at / (500 if contender is NATIVE else 3_000)
+        return 10 + self.rounds_of(contender) * (3 + self.probes_at / (500 if contender is NATIVE else 3_000))
 
     def waiting_seconds(self, contender: Contender) -> float:
         """About how long all depths take, and the recovery."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.compare.numbers import figure, in_turns, ratio, total_cpu
+from benchmarks.compare.numbers import figure, in_turns, middle, ratio, total_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ def _fresh(fresh: Results, ours: str) -> Iterator[Target]:
         if mine.get("idle"):
             yield Target(
                 text=f"{ours}: latency of new tasks, {mine['waiting']:,} waiting, of idle, RabbitMQ {rabbitmq}",
-                value=ratio(mine["beside"][0], mine["idle"][0]) if mine["beside"] else None,
+                value=middle(mine["times"]) if mine["beside"] else None,
                 most=1.1,
             )
 

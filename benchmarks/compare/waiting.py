@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 from amqp import Message
@@ -81,30 +83,38 @@ class Fresh:
 
     idle: tuple[float, float] | None
     beside: tuple[float, float] | None
+    #: Beside of idle, in each round, by the medians.
+    times: list[float]
     waiting: int
 
 
 def measure_fresh(stage: Stage, *, waiting: int, probes: int, rounds: int) -> Fresh:
     """New tasks, one after the other, while none and while so many retries wait, in turns.
 
-    In turns, because a shared machine is slower at one time than at another, by more than what is looked for.
+    In turns, and each time compared with those before and after, because a shared machine is slower at one time than
+    at another, by more than what is looked for.
     """
     retry = stage.captured("once")
-    idle: list[float] = []
-    beside: list[float] = []
     with stage.worker() as worker:
         worker.wait_until_ready()
         fresh(stage, WARM // 5)
+        idle, beside = [fresh(stage, probes)], []
         for _ in range(rounds):
-            idle += fresh(stage, probes)
             fill(stage.vhost.url, retry, waiting)
-            time.sleep(SETTLE_SECONDS)  # noqa: TID251 - what the broker does behind a confirm
-            beside += fresh(stage, probes)
-            if len(beside) < len(idle):
+            time.sleep(SETTLE_SECONDS / 2)  # noqa: TID251 - what the broker does behind a confirm
+            beside.append(fresh(stage, probes))
+            if len(beside[-1]) < probes:
                 break  # they wait in the worker itself, and hold it up
             stage.vhost.empty()
-            time.sleep(SETTLE_SECONDS)  # noqa: TID251 - likewise
-    return Fresh(idle=_spread(idle), beside=_spread(beside) if len(beside) == len(idle) else None, waiting=waiting)
+            time.sleep(SETTLE_SECONDS / 2)  # noqa: TID251 - likewise
+            idle.append(fresh(stage, probes))
+    around = [median(before + after) for before, after in pairwise(idle)]
+    return Fresh(
+        idle=_spread(idle),
+        beside=_spread(beside) if len(around) == rounds else None,
+        times=[median(those) / least for those, least in zip(beside, around, strict=False)],
+        waiting=waiting,
+    )
 
 
 def warm_up(stage: Stage) -> None:
@@ -116,23 +126,19 @@ def warm_up(stage: Stage) -> None:
 
 
 def fresh(stage: Stage, count: int) -> list[float]:
-    """How long new tasks were on their way, one after the other, in seconds; of those that ran in time.
-
-    As it would be with the machine at its best.
-    """
+    """How long new tasks were on their way, one after the other, in seconds; of those that ran in time."""
     stage.forget()
-    before = stage.gauge.read()
     with stage.sender() as send:
         for _ in range(count):
             send("fresh", time.time())
             time.sleep(PAUSE_SECONDS)  # noqa: TID251 - a trickle
     with suppress(TookTooLong):
         wait_for(lambda: len(stage.notes("fresh")) >= count, what="new tasks", within=PATIENCE_SECONDS)
-    slowness = stage.gauge.slowness_since(before)
-    return [each / slowness for each in stage.notes("fresh")]
+    return stage.notes("fresh")
 
 
-def _spread(times: list[float]) -> tuple[float, float]:
+def _spread(rounds: list[list[float]]) -> tuple[float, float]:
+    times = [each for those in rounds for each in those]
     return 1000 * percentile(times, 0.5), 1000 * percentile(times, 0.99)
 
 
