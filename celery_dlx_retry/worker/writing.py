@@ -72,8 +72,7 @@ def _is_foreseen(task: Any, given: dict[str, Any], stamps: dict[str, Any]) -> bo
     """Whether nothing is asked for but what is written here."""
     limits = (task.soft_time_limit, task.time_limit)
     return (
-        not task.__v2_compat__
-        and not dumps_models(task)
+        not dumps_models(task)
         and not (all(limits) and limits[0] > limits[1])  # Celery has a word to say about it
         and bool(given.get("task_id") and given.get("serializer"))
         and _FORESEEN.isdisjoint(stamps)

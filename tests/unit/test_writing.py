@@ -432,6 +432,18 @@ def test_a_soft_time_limit_that_can_never_be_reached_is_refused_as_celery_does(s
     assert not is_refused or message[0] is ValueError
 
 
+def test_arguments_that_celery_makes_data_of_are_left_to_celery():
+    task = new_task(new_app())
+    task._dump_pydantic_arguments = lambda _args, kwargs: (["data"], kwargs)
+
+    message, is_celerys = retried(task, request())
+    with listener():
+        celerys, _ = retried(task, request())
+
+    assert is_celerys
+    assert message.body == celerys.body
+
+
 def test_an_app_that_runs_all_tasks_at_once_publishes_no_retry():
     (error, text), _ = retried(new_task(new_app(task_always_eager=True)), request())
 

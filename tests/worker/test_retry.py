@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partialmethod
 from itertools import pairwise
 from traceback import walk_tb
 
 import pytest
 from celery import Celery, signals
 from celery.app.task import Context
+from celery.app.trace import TraceInfo
 from celery.exceptions import Retry
 from celery.states import RETRY
 from celery.worker.request import Request
@@ -120,8 +122,8 @@ def told_of_a_retry(task, request):
     return info.traceback
 
 
-@pytest.mark.parametrize("reader", [None, "backend", "hook", "signal", "monitor"])
-def test_the_traceback_of_a_retry_is_written_only_if_somebody_reads_it(reader):
+@pytest.mark.parametrize("reader", [None, "backend", "hook", "signal", "monitor", "patch"])
+def test_the_traceback_of_a_retry_is_written_only_if_somebody_reads_it(reader, monkeypatch):
     app = Celery("read", backend="cache+memory://", set_as_current=False)
     heard = []
 
@@ -143,6 +145,8 @@ def test_the_traceback_of_a_retry_is_written_only_if_somebody_reads_it(reader):
     )
     if reader == "hook":
         task.on_retry = hear
+    if reader == "patch":
+        monkeypatch.setattr(TraceInfo, "handle_retry", partialmethod(TraceInfo.handle_retry))
     if reader == "signal":
         signals.task_retry.connect(hear, weak=False)
     try:
