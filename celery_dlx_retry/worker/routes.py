@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 # All other options of a task are the router's to see and to change.
 _NOT_ROUTED = frozenset(inspect.signature(Celery.send_task).parameters) | {"ignore_result"}
 
+#: Options of ``apply_async`` that say where a message goes.
+PLACES = frozenset({"queue", "exchange", "routing_key", "exchange_type", "connection", "publisher"})
+
 
 class NoRouter:
     """In place of Celery's: three of four ways to name a lane would be routed on, into a loop without delay."""
@@ -25,9 +28,14 @@ class NoRouter:
         return options
 
 
+def all_options(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a call, and of the task where the call has none, as ``apply_async`` puts them together."""
+    return {**task._get_exec_options(), **options}  # noqa: SLF001 - nothing public tells
+
+
 def routed(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a call of a task, after Celery's router has had its say."""
-    every = {**task._get_exec_options(), **options}  # noqa: SLF001 - as Task.apply_async does
+    every = all_options(task, options)
     routable = {name: value for name, value in every.items() if name not in _NOT_ROUTED}
     router = options.get("router") or task.app.amqp.router
     route = router.route(routable, options.get("route_name") or task.name, args, kwargs, task)

@@ -8,9 +8,9 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_dlx_retry.errors import Bypassed
-from celery_dlx_retry.worker.routes import NoRouter
+from celery_dlx_retry.worker.routes import PLACES, NoRouter
 from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.writing import PLACES, written
+from celery_dlx_retry.worker.writing import written
 
 if TYPE_CHECKING:
     import functools

@@ -19,15 +19,13 @@ from celery_dlx_retry.broker.publish import PERSISTENT
 from celery_dlx_retry.core.frame import has_room, room_beside
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.worker.celerys import is_function, is_method
+from celery_dlx_retry.worker.routes import PLACES, all_options
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.versions import dumps_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from functools import partial
-
-#: Options of ``apply_async`` that say where a message goes.
-PLACES = frozenset({"queue", "exchange", "routing_key", "exchange_type", "connection", "publisher"})
 
 _FORESEEN = PLACES.union(
     ("task_id", "root_id", "parent_id", "group_id", "group_index", "retries", "chord", "chain", "shadow", "origin"),
@@ -45,7 +43,7 @@ def written(task: Any, apply_async: partial[Any], options: dict[str, Any]) -> tu
     """
     if not _is_celerys_own(task, apply_async.func):
         return None
-    given = {**task._get_exec_options(), **options}  # noqa: SLF001 - as Task.apply_async does
+    given = all_options(task, options)
     stamps = {name: given[name] for name in given.get("stamped_headers") or ()}
     if not _is_foreseen(task, given, stamps):
         return None
