@@ -95,6 +95,24 @@ class Locked(Once, DLXRetryTask):
     abstract = True
 
 
+class Keeps(Task):
+    """Keeps some retries to itself, once in each process, and comes after ours."""
+
+    abstract = True
+    kept: ClassVar = []
+
+    def apply_async(self, *args, **options):
+        task_id = self.request.id
+        if task_id.startswith("keep") and task_id not in self.kept:
+            self.kept.append(task_id)
+            return self.AsyncResult(task_id)
+        return super().apply_async(*args, **options)
+
+
+class Below(DLXRetryTask, Keeps):
+    abstract = True
+
+
 def body(self, wish="heal"):
     record(self, context=list(context))
     if wish == "fail":
@@ -104,7 +122,7 @@ def body(self, wish="heal"):
     return wish
 
 
-for base in (Mixed, Direct, Polite, Grandchild, Checks, Locked):
+for base in (Mixed, Direct, Polite, Grandchild, Checks, Locked, Below):
     app.task(body, bind=True, base=base, name=f"flask.{base.__name__}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 from celery import chord
 from support import eventually
@@ -77,6 +79,18 @@ def test_a_retry_that_another_base_class_keeps_to_itself_leaves_the_task_on_its_
     assert (set(before), last) == ({0}, 1)
     assert len(before) >= 2
     assert "A retry of the task 'flask.Locked' was not published" in project.log_of.log
+
+
+def test_a_retry_that_a_base_class_below_ours_keeps_to_itself_is_not_replaced_by_an_earlier_one(project):
+    before = [send(project, "Below", "heal") for _ in range(6)]
+    for each in before:
+        each.get(timeout=30)
+
+    result = project.app.send_task("flask.Below", ("heal",), task_id=f"keep-{secrets.token_hex(4)}")
+
+    assert result.get(timeout=30) == "heal"
+    assert {len(project.records(id=each.id)) for each in before} == {2}
+    assert "A retry of the task 'flask.Below' was not published" in project.log_of.log
 
 
 def test_hooks_that_do_not_call_super_change_nothing(project):
