@@ -18,6 +18,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Mismatch                an object exists with other arguments
     │   ├── Missing                 an object does not exist and we may not, or do not want to, declare it
     │   ├── Forbidden               the user lacks a permission
+    │   ├── NoAnswer                a quorum queue exists and does not answer
     │   └── Unsuitable              the broker cannot do what we need of it
     ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
     │   ├── Bypassed                another base class of the task kept it from us
@@ -169,6 +170,17 @@ class Forbidden(TopologyError):
         "The broker user may not {permission} the {kind} {name!r}. "
         "Grant it that permission, or have someone else declare it and set dlx_declare = False. "
         "`celery dlx permissions` prints all that it needs."
+    )
+
+
+class NoAnswer(TopologyError):
+    """``name``, ``seconds``."""
+
+    sentence = (
+        "The quorum queue {name!r} exists and did not answer within {seconds:g} s; it must answer before messages are "
+        "sent to it. It is recovering, or it has no majority: `rabbitmq-queues quorum_status` shows its members. Start "
+        "the worker again when the queue has a leader. If its only member is a follower with term 0, the broker "
+        "crashed in the second in which the queue was made, and it is empty: delete it with `rabbitmqctl delete_queue`."
     )
 
 

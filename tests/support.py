@@ -88,6 +88,20 @@ def proxied(
     listener.close()
 
 
+@contextmanager
+def silenced(broker: RabbitMQ, queue: str) -> Iterator[None]:
+    """A quorum queue that does not answer, as while it recovers: its only member takes no message from its mailbox."""
+    member = (
+        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
+        "{Name, _} = amqqueue:get_pid(Q), "
+    )
+    broker.ctl("eval", f"{member} sys:suspend(whereis(Name)).")
+    try:
+        yield
+    finally:
+        broker.ctl("eval", f"{member} sys:resume(whereis(Name)).")
+
+
 def shown(value: object) -> str:
     """A value as the name of a test: short, and the same in every process."""
     if isinstance(value, (set, frozenset)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
+from celery_dlx_retry.broker.reader import give_back
 from celery_dlx_retry.core.topology import Topology
-from celery_dlx_retry.errors import Forbidden, Mismatch, Missing
+from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,26 +24,25 @@ if TYPE_CHECKING:
 # messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).
 SETTLE_SECONDS = 2.0
 
-# Up to RabbitMQ 4.0 its name does come back: it can be declared, and never answers. To delete it takes five seconds.
-_ANSWER_SECONDS = 5.0
-_DELETE_SECONDS = 20.0
+# How long a quorum queue may take to answer a get.
+ANSWER_SECONDS = 5.0
 
 
 def declare(connection: Connection, topology: Topology) -> None:
-    """Declare all of it; what stands already is left as it is.
+    """Declare all of it; what exists already is left as it is.
 
-    Queues come before the exchanges that lead to them, and new quorum queues get time to settle in between: whoever
-    finds a lane's exchange finds a wait queue behind it that a crash does not take away.
+    Queues come before the exchanges that lead to them, and new quorum queues get time to settle in between: if a
+    lane's exchange exists, there is a wait queue behind it that a crash does not take away. Raise NoAnswer if such a
+    queue exists and does not answer. Nothing is deleted: an empty queue and one that recovers look the same.
     """
     is_settled = _is_settled(connection, topology)
-    doubtful = [] if is_settled else _doubtful(connection, topology)
-    with closing(connection.channel()) as channel:
+    unreached = set() if is_settled else _unreached(connection, topology)
+    with _opened(connection) as channel:
         for queue in topology.queues:
             _declare_queue(channel, queue)
         if not is_settled:
             _settle()
-        for queue in doubtful:
-            _replace_if_deaf(connection, queue, topology)
+            _require_answers(connection, [it.name for it in topology.queues if it.is_quorum and it.name in unreached])
         _lead(channel, topology)
 
 
@@ -52,7 +52,7 @@ def begin(connection: Connection, topology: Topology) -> bool:
     If not, its queues are new: ``finish`` is to be called SETTLE_SECONDS later.
     """
     is_settled = _is_settled(connection, topology)
-    with closing(connection.channel()) as channel:
+    with _opened(connection) as channel:
         for queue in topology.queues:
             _declare_queue(channel, queue)
         if is_settled:
@@ -62,7 +62,7 @@ def begin(connection: Connection, topology: Topology) -> bool:
 
 def finish(connection: Connection, topology: Topology) -> None:
     """Lead to queues that were declared SETTLE_SECONDS ago."""
-    with closing(connection.channel()) as channel:
+    with _opened(connection) as channel:
         _lead(channel, topology)
 
 
@@ -71,7 +71,7 @@ def check(connection: Connection, topology: Topology) -> None:
 
     AMQP cannot show arguments and bindings; after 4.0 RabbitMQ lets only those look who may configure, write or read.
     """
-    with closing(connection.channel()) as channel:
+    with _opened(connection) as channel:
         for queue in topology.queues:
             with _translated("queue", queue.name):
                 channel.queue_declare(queue.name, passive=True)
@@ -114,16 +114,6 @@ def _stands(connection: Connection, topology: Topology) -> bool:
     return True
 
 
-def _doubtful(connection: Connection, topology: Topology) -> list[QueueSpec]:
-    """Quorum queues without the exchange that leads to them: somebody has just made them, or died while doing so."""
-    unreached = _unreached(connection, topology)
-    return [
-        queue
-        for queue in topology.queues
-        if queue.is_quorum and queue.name in unreached and _stands(connection, Topology(queues=(queue,)))
-    ]
-
-
 def _unreached(connection: Connection, topology: Topology) -> set[str]:
     """Queues that an exchange which does not stand is to lead to."""
     missing = {
@@ -132,39 +122,48 @@ def _unreached(connection: Connection, topology: Topology) -> set[str]:
     return {binding.queue for binding in topology.bindings if binding.exchange in missing}
 
 
-def _replace_if_deaf(connection: Connection, queue: QueueSpec, topology: Topology) -> None:
-    """Make a queue anew that can be declared and never answers; nothing leads to it yet, so nothing is in it."""
-    with _alone(connection, timeout=_ANSWER_SECONDS) as channel:
+def _require_answers(connection: Connection, names: list[str]) -> None:
+    """Raise NoAnswer for the first of these quorum queues that does not answer.
+
+    Only a get asks the queue itself. A passive declare is answered by the node, and says 0 messages of a queue that
+    recovers, whatever is in it (test_a_dead_letter_queue_that_does_not_answer_keeps_its_letters). Up to RabbitMQ 4.0
+    a queue that was killed too young keeps its name and never answers.
+    """
+    if not names:
+        return
+    # On a separate connection, which is dropped if there is no answer.
+    with connection.clone(heartbeat=0) as separate:
         try:
-            message = channel.basic_get(queue.name)
-        except AccessRefused:
-            return  # we may not look
-        except TimeoutError:
-            pass
-        else:
-            if message is not None:
-                channel.basic_reject(message.delivery_tag, requeue=True)
-            return
-    if queue.name not in _unreached(connection, topology):
-        return  # somebody else has it, and has used it: it is the broker that is slow
-    with _alone(connection, timeout=_DELETE_SECONDS) as channel:
-        # This does answer, unless it is the broker that hangs.
-        if channel.queue_declare(queue.name, passive=True).message_count:
-            return
-        channel.queue_delete(queue.name)
-        _declare_queue(channel, queue)
-        _settle()
+            separate.connection.transport.sock.settimeout(ANSWER_SECONDS)
+            channel = separate.default_channel
+            for name in names:
+                with suppress(AccessRefused):  # this user may not look
+                    _require_answer(channel, name)
+        finally:
+            separate.collect()
+
+
+def _require_answer(channel: Any, name: str) -> None:
+    try:
+        message = channel.basic_get(name)
+    except TimeoutError as exc:
+        raise NoAnswer(name=name, seconds=ANSWER_SECONDS) from exc
+    if message is not None:
+        give_back(channel, [message.delivery_tag])
 
 
 @contextmanager
-def _alone(connection: Connection, *, timeout: float) -> Iterator[Any]:
-    """A channel on a connection of its own, which is given up if there is no answer."""
-    with connection.clone(heartbeat=0) as own:
-        try:
-            own.connection.transport.sock.settimeout(timeout)
-            yield own.default_channel
-        finally:
-            own.collect()
+def _opened(connection: Connection) -> Iterator[Any]:
+    """A channel for the block. After a lost connection or a timeout it is not closed: that waits for an answer."""
+    channel = connection.channel()
+    try:
+        yield channel
+    except OSError:
+        raise
+    except BaseException:
+        channel.close()
+        raise
+    channel.close()
 
 
 def _declare_queue(channel: Any, queue: QueueSpec) -> None:

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import secrets
+import threading
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celery.bootsteps import StartStopStep
 from celery.exceptions import WorkerShutdown
 from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
+from celery.worker import state
+from celery.worker.consumer.connection import Connection as Connected
+from celery.worker.consumer.tasks import Tasks
 from click import ClickException
 
 from celery_dlx_retry.broker.declare import check
 from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
-from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, TopologyError
+from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, NoAnswer, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.strays import keep_strays
 from celery_dlx_retry.worker.versions import wait_for_what_is_given
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery import Celery
     from kombu.connection import Connection
     from kombu.entity import Queue
 
+    from celery_dlx_retry.core.topology import Topology as Objects
+
 logger = get_logger(__name__)
+
+# How long a worker's start waits for a quorum queue that recovers. 2,600,000 letters took 12 s.
+RECOVERY_SECONDS = 120.0
+# How long it waits for one answer. Beside a frozen node RabbitMQ 3.10 to 4.3 answers after 60 to 75 s: then it takes
+# that node for dead.
+ANSWER_SECONDS = 90.0
+# How often it says that it waits.
+WORD_SECONDS = 10.0
 
 
 def install(app: Celery) -> None:
     """Add the bootstep to an app's workers; using DLXRetryTask does it, this is for those who want to see it."""
     app.steps["consumer"].add(Topology)
+    app.steps["consumer"].add(StartWatch)
 
 
 class Topology(StartStopStep):
@@ -58,14 +77,23 @@ class Topology(StartStopStep):
             keep_strays(consumer)
         super().__init__(consumer, **options)
 
+    def include(self, parent: Any) -> bool:
+        """Come before Celery's Control, whose queue is exclusive.
+
+        If the broker does not answer us, Celery connects again, and that queue would still belong to the connection
+        that was given up.
+        """
+        return _behind(Tasks, parent, is_included=bool(super().include(parent)))
+
     def start(self, consumer: Any) -> None:
         """Called at every connect, so all of it can be repeated."""
         self._runtime.consumer = consumer
         wait_for_what_is_given(consumer.pool)
         queues = [*consumer.app.amqp.queues.consume_from.values()]
         try:
-            self._know(consumer.connection, queues)
-            topology = self._runtime.stand(consumer.connection, queues)
+            with _answers_within(consumer.connection, ANSWER_SECONDS):
+                self._know(consumer.connection, queues)
+                topology = self._stand(consumer.connection, queues)
         except (TopologyError, ConfigurationError) as exc:
             # Without its topology a worker would lose what it retries; better that it does not run.
             logger.critical("%s", exc)
@@ -81,6 +109,19 @@ class Topology(StartStopStep):
     def stop(self, _consumer: Any) -> None:
         """Called when the worker stops, and when its connection is lost."""
         self._runtime.close_pipeline()
+
+    def _stand(self, connection: Connection, queues: list[Queue]) -> Objects:
+        """Declare or check, and wait for a quorum queue that recovers: it answers when it has read its messages."""
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while True:
+            try:
+                return self._runtime.stand(connection, queues)
+            except NoAnswer as exc:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                logger.warning("The quorum queue %r does not answer yet; waiting %.0f s more.", exc.name, left)
+            state.maybe_shutdown()
 
     def _know(self, connection: Connection, queues: list[Queue]) -> None:
         """Raise Unsuitable unless the broker can do what we need of it; a failover may have led to another one."""
@@ -106,3 +147,66 @@ class Topology(StartStopStep):
         except Forbidden:
             return False
         return False
+
+
+class StartWatch(StartStopStep):
+    """Write a log line every few seconds while a start waits for the broker, in a step of ours or of Celery's.
+
+    On RabbitMQ 3.10 it is Celery's own queue.bind that waits beside a frozen node.
+    """
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self.enabled = runtime_of(consumer.app).has_amqp
+        self._over = threading.Event()
+        super().__init__(consumer, **options)
+
+    def include(self, parent: Any) -> bool:
+        """Come right behind the connection."""
+        return _behind(Connected, parent, is_included=bool(super().include(parent)))
+
+    def start(self, consumer: Any) -> None:
+        """Called at every connect."""
+        self._over = threading.Event()
+        threading.Thread(target=_report, args=(consumer, self._over), name="dlx-start-watch", daemon=True).start()
+
+    def stop(self, _consumer: Any) -> None:
+        """Called when the worker stops, and when its connection is lost."""
+        self._over.set()
+
+
+def _behind(step: type[StartStopStep], parent: Any, *, is_included: bool) -> bool:
+    """Move the last step behind this one: Celery leaves the order of steps that do not need each other to chance."""
+    if is_included:
+        place = next(i for i, it in enumerate(parent.steps, 1) if isinstance(it, step))
+        parent.steps.insert(place, parent.steps.pop())
+    return is_included
+
+
+def _report(consumer: Any, over: threading.Event) -> None:
+    begun = time.monotonic()
+    steps = [step for step in consumer.steps if step is not None]
+    while not over.wait(WORD_SECONDS):
+        step = steps[consumer.blueprint.started - 1]
+        if step is steps[-1]:
+            return  # the event loop runs
+        logger.warning(
+            "The start waits for the broker since %.0f s, in the step %s. A node of it may be frozen or recovering.",
+            time.monotonic() - begun, step.alias,
+        )  # fmt: skip
+
+
+@contextmanager
+def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
+    """Raise TimeoutError if the broker is silent for so long; Celery then connects again, perhaps to another node."""
+    sock = connection.connection.transport.sock
+    before = sock.gettimeout()
+    sock.settimeout(seconds)
+    try:
+        yield
+    except TimeoutError:
+        logger.warning("The broker did not answer within %.0f s to a declare of the topology.", seconds)
+        raise
+    finally:
+        sock.settimeout(before)

@@ -1,0 +1,13 @@
+"""The project with a start that waits for seconds where others wait for minutes."""
+
+from __future__ import annotations
+
+from project import app
+
+from celery_dlx_retry.worker import bootstep
+
+__all__ = ["app"]
+
+bootstep.RECOVERY_SECONDS = 3.0
+bootstep.ANSWER_SECONDS = 3.0
+bootstep.WORD_SECONDS = 1.0
