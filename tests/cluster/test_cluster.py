@@ -18,8 +18,10 @@ from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from support import eventually, put
 
+from celery_dlx_retry.broker.deadletters import depth
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.errors import NoAnswer
 from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Broken, outage, take_down
 from celery_dlx_retry.testing.chaos.plan import Plan
@@ -33,6 +35,7 @@ from celery_dlx_retry.testing.sandbox import WayFailed
 
 WAITING = 10_000
 WAIT_MS = 20_000
+LETTERS, PAGE = 100_000, 1_000
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,39 @@ def test_a_worker_that_finds_another_broker_behind_its_urls_says_so(cluster, red
             assert project.send("heal", 1, 0.1).get(timeout=60) == "healed"
 
 
+def test_a_worker_that_starts_beside_a_frozen_node_says_that_it_waits(cluster, redis_url, tmp_path):
+    project = Project(url=cluster.nodes[0].url, backend=redis_url, prefix="frozen", folder=tmp_path)
+    frozen = cluster.nodes[-1]
+    frozen.pause()
+    try:
+        with closing(project):
+            worker = project.start()
+            eventually(lambda: "The start waits for the broker since" in worker.log, within=60)
+            frozen.resume()
+
+            eventually(lambda: " ready." in worker.log, within=150)
+            assert project.send("heal", 1, 0.1).get(timeout=60) == "healed"
+    finally:
+        frozen.resume()
+
+
+def test_a_dead_letter_queue_that_recovers_while_a_new_app_starts_keeps_every_letter():
+    """On one node, which is killed. It recovers while another prefix's topology is declared around it."""
+    root = os.environ.get(ROOT)
+    work = WorkQueue(name="recovering.work")
+    dead_letters = Names(prefix="before").dead_letters(work.name)
+    with start_private_node(Path(root).resolve() if root else None) as node:
+        stand(node.url, Names(prefix="before"), work)
+        for start in range(0, LETTERS, PAGE):
+            put(node.url, range(start, start + PAGE), routing_key=dead_letters)
+
+        node.kill()
+        node.start()
+        eventually(lambda: has_stood(node.url, Names(prefix="after"), work), within=120)
+
+        eventually(lambda: depth_of(node.url, dead_letters) == LETTERS, within=60)
+
+
 def test_each_node_in_turn_is_killed_and_started_under_load(cluster, say):
     nodes = cycle(cluster.nodes)
 
@@ -172,6 +208,19 @@ def stand(url, names, work):
         )
         topology = foundation(names) | around(names, work) | lane(names, WAIT_MS)
         declare(connection, topology)
+
+
+def has_stood(url, names, work):
+    try:
+        stand(url, names, work)
+    except NoAnswer:
+        return False
+    return True
+
+
+def depth_of(url, queue):
+    with Connection(url) as connection:
+        return depth(connection, queue)
 
 
 def take(url, queue, found):
