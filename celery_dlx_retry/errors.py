@@ -177,7 +177,7 @@ class NoAnswer(TopologyError):
     """``name``, ``seconds``."""
 
     sentence = (
-        "The quorum queue {name!r} exists and did not answer within {seconds:g} s; it must answer before messages are "
+        "The quorum queue {name!r} exists and did not answer within {seconds} s; it must answer before messages are "
         "sent to it. It is recovering, or it has no majority: `rabbitmq-queues quorum_status` shows its members. Start "
         "the worker again when the queue has a leader. If its only member is a follower with term 0, the broker "
         "crashed in the second in which the queue was made, and it is empty: delete it with `rabbitmqctl delete_queue`."

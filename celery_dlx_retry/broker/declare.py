@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 2.0
 
 # How long a quorum queue may take to answer a get.
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 5
 
 
 def declare(connection: Connection, topology: Topology) -> None:

@@ -120,7 +120,7 @@ class Topology(StartStopStep):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise
-                logger.warning("The quorum queue %r does not answer yet; waiting %.0f s more.", exc.name, left)
+                logger.warning("The quorum queue %r does not answer yet; waiting %d s more.", exc.name, left)
             state.maybe_shutdown()
 
     def _know(self, connection: Connection, queues: list[Queue]) -> None:
@@ -192,7 +192,8 @@ def _report(consumer: Any, over: threading.Event) -> None:
         if step is steps[-1]:
             return  # the event loop runs
         logger.warning(
-            "The start waits for the broker since %.0f s, in the step %s. A node of it may be frozen or recovering.",
+            "The worker start has waited %d s for the broker, in the step %s. "
+            "A broker node may be frozen or recovering.",
             time.monotonic() - begun, step.alias,
         )  # fmt: skip
 
@@ -206,7 +207,7 @@ def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        logger.warning("The broker did not answer within %.0f s to a declare of the topology.", seconds)
+        logger.warning("The broker did not answer within %d s to a declare of the topology.", seconds)
         raise
     finally:
         sock.settimeout(before)

@@ -119,7 +119,7 @@ def test_a_worker_that_starts_beside_a_frozen_node_says_that_it_waits(cluster, r
     try:
         with closing(project):
             worker = project.start()
-            eventually(lambda: "The start waits for the broker since" in worker.log, within=60)
+            eventually(lambda: "The worker start has waited" in worker.log, within=60)
             frozen.resume()
 
             eventually(lambda: " ready." in worker.log, within=150)

@@ -54,7 +54,7 @@ def test_a_worker_whose_declare_is_not_answered_says_so_and_connects_again(proje
         project.conf["broker_url"] = url
         with project.worker(module="project_impatient") as worker:
             assert "The broker did not answer within 3 s" in worker.log
-            assert "The start waits for the broker since" in worker.log
+            assert "The worker start has waited" in worker.log
             project.conf["broker_url"] = project.url
             assert project.send("heal", 1, 0.1).get(timeout=30) == "healed"
 
@@ -68,5 +68,7 @@ def test_a_worker_says_so_when_a_declare_of_celery_is_not_answered(project):
         project.conf["broker_url"] = url
         worker = project.start(module="project_impatient")
 
-        eventually(lambda: "The start waits for the broker since 2 s, in the step Tasks." in worker.log, within=30)
+        eventually(
+            lambda: "The worker start has waited 2 s for the broker, in the step Tasks." in worker.log, within=30
+        )
         worker.kill()
