@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery.bootsteps import StartStopStep
@@ -179,7 +179,7 @@ class StartWatch(StartStopStep):
 def _behind(step: type[StartStopStep], parent: Any, *, is_included: bool) -> bool:
     """Move the last step behind this one: Celery leaves the order of steps that do not need each other to chance."""
     if is_included:
-        place = next(i for i, it in enumerate(parent.steps, 1) if isinstance(it, step))
+        place = next((i for i, it in enumerate(parent.steps, 1) if isinstance(it, step)), len(parent.steps))
         parent.steps.insert(place, parent.steps.pop())
     return is_included
 
@@ -210,4 +210,5 @@ def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
         logger.warning("The broker did not answer within %d s to a declare of the topology.", seconds)
         raise
     finally:
-        sock.settimeout(before)
+        with suppress(OSError):  # the connection is lost
+            sock.settimeout(before)
