@@ -150,6 +150,8 @@ class ConfirmedProducer(Producer):
         self._confirm_timeout_ms = confirm_timeout_ms
         self._needs = needs
         self._way_headers = headers
+        #: How many messages the broker has confirmed to this producer.
+        self.confirmed = 0
 
     def publish(
         self,
@@ -196,6 +198,7 @@ class ConfirmedProducer(Producer):
             self._reconnect()
             declare(self.connection, self._needs)
             self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+        self.confirmed += 1
 
     def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
         """Publish a message as it is."""
@@ -241,24 +244,20 @@ class ConfirmedProducer(Producer):
         self.revive(connection)
 
 
-class Catcher(ConfirmedProducer):
-    """Takes one message as Celery would publish it, and keeps it for somebody else to do so."""
+class MessageCapture(ConfirmedProducer):
+    """Keeps the messages that Celery publishes with it, for the worker's main process to publish.
+
+    Make one for each call: with a shared one a thread would take the message of another.
+    """
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection, confirm_timeout_ms=0, needs=None, headers={})
-        self._caught: list[Message] = []
+        self.messages: list[Message] = []
 
     def written(self, message: Message) -> Message:
-        """A message that was received, as it is to be published."""
-        self.taken()
+        """Return a received message as it would be published."""
         self.publish_message(message, exchange="", routing_key="")
-        (written,) = self.taken()
-        return written
-
-    def taken(self) -> list[Message]:
-        """All that was published since this was last asked: what is older is somebody else's."""
-        caught, self._caught = self._caught, []
-        return caught
+        return self.messages[-1]
 
     def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
         self,
@@ -278,7 +277,7 @@ class Catcher(ConfirmedProducer):
             headers=headers,
             properties={**properties, "priority": priority},
         )
-        self._caught.append(message)
+        self.messages.append(message)
 
 
 def _expect(*_: Any) -> None:

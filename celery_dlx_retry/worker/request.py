@@ -348,7 +348,7 @@ class DLXRequest(Request):
         headers = {**with_failure(info.message.headers, failure), "retries": request.retries + 1, "eta": None}
         if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
-        message = runtime_of(self._app).catcher.written(info.message.with_headers(headers))
+        message = runtime_of(self._app).capture().written(info.message.with_headers(headers))
         return Parcel(message=message, exchange=there.exchange, length_ms=there.length_ms)
 
     def _end_retry(self, error: BaseException, parcel: Parcel, exc_info: Any) -> None:

@@ -17,7 +17,7 @@ from celery.worker import state
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.pipeline import Pipeline
-from celery_dlx_retry.broker.publish import Catcher, Publisher
+from celery_dlx_retry.broker.publish import MessageCapture, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
 from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
@@ -53,19 +53,8 @@ _LONGEST_QUICK_PAUSE_SECONDS = 30.0
 _QUICK_MS = 2_000
 _MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
-    *(
-        "settings",
-        "names",
-        "ladder",
-        "publisher",
-        "quick_publisher",
-        "catcher",
-        "leases",
-        "lanes",
-        "exact_lanes",
-        "is_rabbitmq",
-        "is_sending_plain",
-    ),
+    *("settings", "names", "ladder", "publisher", "quick_publisher", "leases"),
+    *("lanes", "exact_lanes", "is_rabbitmq", "is_sending_plain"),
 )
 
 # What took its pool process down comes back later each time; how often is dlx_crash_limit.
@@ -167,10 +156,14 @@ class Runtime:
     def _connect_quickly(self) -> Connection:
         return self._connection(connect_timeout=_QUICK_MS / 1000)
 
+    def capture(self) -> MessageCapture:
+        """Return a producer for one message that the main process publishes. Threads do not share it."""
+        return MessageCapture(self._unopened)
+
     @cached_property
-    def catcher(self) -> Catcher:
-        """A producer for messages that the main process publishes; its connection is never opened."""
-        return Catcher(self._app.connection_for_write())
+    def _unopened(self) -> Connection:
+        """The connection that producers are made with which publish nothing."""
+        return self._app.connection_for_write()
 
     @cached_property
     def is_sending_plain(self) -> bool:

@@ -35,20 +35,32 @@ def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *
         return apply_async(**_directed(task, options, producer, queue=queue, there=there))
 
 
+def send_retry(
+    task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way
+) -> Any:
+    """The same for a retry, whose delivery is acknowledged next: raise Bypassed if our producer published nothing.
+
+    Two publishes are no error here: both messages are with the broker, and a delivery that goes back would make more.
+    """
+    with runtime_of(task.app).hand_over(there) as producer:
+        result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
+    if not producer.confirmed and not task.app.conf.task_always_eager:
+        raise Bypassed(task=task.name)
+    return result
+
+
 def write(
     task: Task, apply_async: functools.partial[Any], options: dict[str, Any], *, queue: WorkQueue, there: Way
 ) -> tuple[Any, Message]:
-    """The same without the publish: the result, and the message for whoever does it."""
+    """The same without the publish: return the result, and the message for the main process to publish."""
     quickly = written(task, apply_async, options)
     if quickly is not None:
         return quickly
-    producer = runtime_of(task.app).catcher
-    producer.taken()
-    result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
-    messages = producer.taken()
-    if len(messages) != 1:
+    capture = runtime_of(task.app).capture()
+    result = apply_async(**_directed(task, options, capture, queue=queue, there=there))
+    if len(capture.messages) != 1:
         raise Bypassed(task=task.name)
-    return result, messages[0]
+    return result, capture.messages[0]
 
 
 def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str) -> None:

@@ -119,7 +119,7 @@ def _write(
     if not has_room(headers, room=room_beside(properties)):
         return None
     if not ignore_result:
-        app.backend.on_task_call(runtime_of(app).catcher, given["task_id"])
+        app.backend.on_task_call(runtime_of(app).capture(), given["task_id"])
     content_type, content_encoding, data = dumps(body, given["serializer"])
     result = task.AsyncResult(given["task_id"])
     result.ignored = ignore_result

@@ -58,6 +58,17 @@ def test_a_task_that_takes_its_process_down_comes_back_later(project, how):
     assert second["at"] - first["at"] >= 1.0
 
 
+def test_bodies_that_exit_at_once_in_a_pool_of_threads_are_each_retried_under_their_own_id(project):
+    with project.worker(module="project_switching", pool="threads", concurrency=16) as worker:
+        ids = {project.send("crash", 1, "exit").id for _ in range(200)}
+
+        eventually(lambda: len(project.records(retries=1)) >= len(ids), within=60)
+
+    runs = [(run["id"], run["retries"]) for run in project.records()]
+    assert sorted(runs) == sorted((it, retries) for it in ids for retries in (0, 1))
+    assert "not handed over" not in worker.log
+
+
 def test_a_task_that_always_takes_its_process_down_ends_as_a_dead_letter(project):
     project.conf["dlx_crash_limit"] = 2
     with project.worker():
