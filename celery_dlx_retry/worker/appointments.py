@@ -68,7 +68,7 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
         raise OperationalError(str(problem)) from problem
     logger.debug(
         "appointment made task=%s id=%s delay_ms=%d queue=%s",
-        task.name, result.id, there.length_ms, work_queue.name,
+        task.name, getattr(result, "id", None), there.length_ms, work_queue.name,
     )  # fmt: skip
     return result
 

@@ -40,7 +40,7 @@ from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.guard import give_back, guarded
 from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.sending import log_retry, send, write
+from celery_dlx_retry.worker.sending import log_retry, send_retry, write
 from celery_dlx_retry.worker.trace import traced
 from celery_dlx_retry.worker.versions import keep_ignore_result
 
@@ -281,7 +281,7 @@ class DLXRetryTask(Task):
             attempt.parcel = Parcel(message=message, exchange=there.exchange, length_ms=there.length_ms)
             attempt.is_handed_over = True
             return result
-        result = send(self, apply_async, options, queue=queue, there=there)
+        result = send_retry(self, apply_async, options, queue=queue, there=there)
         attempt.is_handed_over = True
         runtime.published(there)
         log_retry(self.name, request.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=queue.name)

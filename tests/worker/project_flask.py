@@ -117,8 +117,8 @@ def body(self, wish="heal"):
     record(self, context=list(context))
     if wish == "fail":
         raise ValueError("no luck")
-    if wish == "heal" and self.request.retries == 0:
-        raise self.retry(countdown=0.1)
+    if wish in {"heal", "go on"} and self.request.retries == 0:
+        self.retry(countdown=0.1, throw=wish == "heal")
     return wish
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from celery import Celery, chain, chord, group, signals
+from celery import Celery, Task, chain, chord, group, signals
 from celery.beat import ScheduleEntry, Scheduler
 from celery.exceptions import TaskRevokedError
 from kombu.connection import Connection
@@ -70,6 +70,24 @@ def rung(project, number):
 
 def in_the_ladder(project, names=None):
     return sum(project.depth((names or project.names).rung(100, number)) or 0 for number in range(4))
+
+
+def test_a_base_class_that_sends_a_countdown_only_once_may_send_nothing(web):
+    class Once(Task):
+        """As celery-once has it: while one waits, the next call publishes nothing."""
+
+        abstract = True
+
+        def apply_async(self, *_args, **_options):
+            return None
+
+    class Both(DLXRetryTask, Once):
+        abstract = True
+
+    @web.task(name="later.once", base=Both, shared=False)
+    def once(): ...
+
+    assert once.apply_async(countdown=SOON) is None
 
 
 def test_a_countdown_waits_in_the_broker_and_no_worker_has_it(project, web):

@@ -20,6 +20,14 @@ def project(request):
         yield it
 
 
+@pytest.fixture(scope="module")
+def threads(request):
+    """The same with a pool of threads, which publish their retries by themselves."""
+    with stage(request) as it:
+        it.log_of = it.start(module="project_flask", pool="threads", concurrency=8).wait_until_ready()
+        yield it
+
+
 def send(project, base, wish):
     return project.app.send_task(f"flask.{base}", (wish,))
 
@@ -91,6 +99,19 @@ def test_a_retry_that_a_base_class_below_ours_keeps_to_itself_is_not_replaced_by
     assert result.get(timeout=30) == "heal"
     assert {len(project.records(id=each.id)) for each in before} == {2}
     assert "A retry of the task 'flask.Below' was not published" in project.log_of.log
+
+
+@pytest.mark.parametrize("wish", ["heal", "go on"])
+@pytest.mark.parametrize("pool", ["project", "threads"])
+def test_a_retry_that_a_base_class_below_ours_keeps_is_not_believed_to_be_published(request, pool, wish):
+    project = request.getfixturevalue(pool)
+
+    result = project.app.send_task("flask.Below", (wish,), task_id=f"keep-{secrets.token_hex(4)}")
+
+    eventually(lambda: project.records(id=result.id, retries=1))
+    assert [run["retries"] for run in project.records(id=result.id)] == [0, 0, 1]
+    assert f"not handed over task=flask.Below id={result.id}: A retry of the task" in project.log_of.log
+    assert project.log_of.log.count(f"retry scheduled task=flask.Below id={result.id}") == 1
 
 
 def test_hooks_that_do_not_call_super_change_nothing(project):
