@@ -18,6 +18,7 @@ from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import PublishError, TopologyError
 from celery_dlx_retry.worker.clock import now_ms
 from celery_dlx_retry.worker.process import own, steady_ms
+from celery_dlx_retry.worker.returning import give_back
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -78,9 +79,7 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
     try:
         _park(task, info, delay_ms=switch.breaker.interval_ms, task_id=task_id)
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
-        logger.error("not parked task=%s id=%s: %s", task.name, task_id, problem)  # noqa: TRY400
-        runtime_of(task.app).pause(problem)
-        return _ended(REJECTED, Reject("it could not be parked", requeue=True))
+        return _ended(REJECTED, give_back(task, info, problem, task_id=task_id))
     return _ended(IGNORED, Ignore())
 
 

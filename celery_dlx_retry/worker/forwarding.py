@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from amqp import spec
 from celery.worker import state
 
 from celery_dlx_retry.errors import PublishError, TopologyError, Unroutable
@@ -39,12 +38,6 @@ def forward(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> N
         _make_lane(runtime, parcel, queue, then)
     else:
         _publish(runtime, parcel, queue, functools.partial(_on_told, runtime, parcel, queue, then))
-
-
-def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, FBT002 - in place of Kombu's reject()
-    """Give a delivery back without a mark on it: RabbitMQ 4 counts what is rejected, and drops it at the 21st time."""
-    message.channel.send_method(spec.Basic.Nack, "Lbb", (message.delivery_tag, False, True))
-    message._state = "REQUEUED"  # noqa: SLF001 - as Kombu's own requeue() does
 
 
 def _publish(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> None:

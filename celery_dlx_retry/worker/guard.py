@@ -11,7 +11,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
-from celery.utils.log import get_logger
 from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
@@ -21,6 +20,7 @@ from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.crashloop import bounded
 from celery_dlx_retry.worker.delivery import attempt_of, is_ours
 from celery_dlx_retry.worker.ends import is_end_of_run
+from celery_dlx_retry.worker.returning import give_back
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
-
-logger = get_logger(__name__)
 
 
 def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,18 +81,9 @@ def _publish_now(task: Any, attempt: Attempt) -> None:
     try:
         runtime_of(task.app).publish_retry(parcel, queue)
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
-        raise give_back(task, attempt, problem) from problem
+        raise give_back(task, request.delivery_info, problem, task_id=request.id) from problem
     attempt.is_handed_over = True
     log_retry(task.name, request.id, retry=request.retries + 1, delay_ms=parcel.length_ms, queue=queue.name)
-
-
-def give_back(task: Any, attempt: Attempt, problem: BaseException) -> Reject:
-    """What to raise when a message could not be handed over: it stays on its queue, after a pause."""
-    attempt.problem = problem
-    logger.error("not handed over task=%s id=%s: %s", task.name, task.request.id, problem)
-    if not task.request.delivery_info.forwards:
-        runtime_of(task.app).pause(problem)  # else the main process does, and this one has other tasks to run
-    return Reject(str(problem), requeue=True)
 
 
 def _run(task: Any, attempt: Attempt, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -183,6 +172,6 @@ def _bury(
             task_id=request.id,
         )
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
-        raise give_back(task, attempt, problem) from error
+        raise give_back(task, info, problem, task_id=request.id) from error
     attempt.is_ended = True
     runtime.paces.reached(runtime.names.dead())

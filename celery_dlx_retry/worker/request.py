@@ -40,7 +40,8 @@ from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.celerys import is_function
 from celery_dlx_retry.worker.clock import is_due, now_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, message_of
-from celery_dlx_retry.worker.forwarding import can_forward, forward, nack
+from celery_dlx_retry.worker.forwarding import can_forward, forward
+from celery_dlx_retry.worker.returning import nack
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost

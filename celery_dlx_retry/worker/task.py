@@ -38,7 +38,8 @@ from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
 from celery_dlx_retry.worker.django import keep_on_commit
-from celery_dlx_retry.worker.guard import give_back, guarded
+from celery_dlx_retry.worker.guard import guarded
+from celery_dlx_retry.worker.returning import give_back
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry, send_retry, write
 from celery_dlx_retry.worker.trace import traced
@@ -190,11 +191,11 @@ class DLXRetryTask(Task):
             wait = Wait(delay_ms(self.app, countdown=countdown, eta=eta), attempt.latest_ms)
             return retry_within(self, attempt, ask, wait, when)
         except (PublishError, TopologyError) as problem:
-            raise give_back(self, attempt, problem) from problem
+            raise give_back(self, request.delivery_info, problem, task_id=request.id) from problem
         except Reject as reject:
             # Celery's word for "the retry could not be published", and its end of the task.
             if isinstance(reject.reason, (PublishError, TopologyError, SoftTimeLimitExceeded)):
-                raise give_back(self, attempt, reject.reason) from reject
+                raise give_back(self, request.delivery_info, reject.reason, task_id=request.id) from reject
             raise reject.reason from reject
 
     def signature_from_request(

@@ -161,6 +161,7 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         if held is not None:
             return held
         pay_in(task, retries=request.get("retries"))
+            _write_on(held.retval, attempt)
         try:
             outcome = tracer(uuid, args, kwargs, request)
         except BaseException as exc:

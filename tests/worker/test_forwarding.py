@@ -63,17 +63,22 @@ def test_a_lane_that_vanished_is_made_again_and_what_was_on_its_way_arrives(proj
     assert "Traceback" not in worker.log
 
 
-def test_a_task_that_is_given_back_again_and_again_loses_no_life(project, broker):
-    """RabbitMQ 4 counts what is rejected and drops it at the delivery limit; 3.x has no limit unless one is set.
-
-    4.0 counts whatever is given back, in any way: there a queue needs a dead-letter exchange, as `dlx policy` gives it.
-    """
+def limit_lives(project, broker):
+    """Let a quorum work queue drop a message at its third counted return, on brokers that do not count each one."""
     project.conf["task_default_queue_type"] = "quorum"
     if int(broker.version.partition(".")[0]) >= 4:
         pattern = f"^{re.escape(project.queue)}$"
         attached = {"dead-letter-exchange": project.names.dead(), "dead-letter-routing-key": project.queue}
         definition = json.dumps({"delivery-limit": 2, **attached})
         broker.ctl("set_policy", project.prefix, pattern, definition, "--apply-to", "queues")
+
+
+def test_a_task_that_is_given_back_again_and_again_loses_no_life(project, broker):
+    """RabbitMQ 4 counts what is rejected and drops it at the delivery limit; 3.x has no limit unless one is set.
+
+    4.0 counts whatever is given back, in any way: there a queue needs a dead-letter exchange, as `dlx policy` gives it.
+    """
+    limit_lives(project, broker)
     with project.worker():
         pass  # declares what the next one only checks
     with project.worker("--dlx-check-only"):
@@ -84,6 +89,30 @@ def test_a_task_that_is_given_back_again_and_again_loses_no_life(project, broker
 
     reasons = [letter.record.reason for letter in project.dead()]
     assert (reasons, project.depth(project.queue)) == ((["crash-loop"], 0) if is_counted else ([], 1))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_that_an_open_breaker_cannot_park_loses_no_life(project, broker, tmp_path, pool):
+    limit_lives(project, broker)
+    outage = tmp_path / "down"
+    outage.touch()
+    with project.worker(module="project_limits"):
+        pass  # declares what the next one only checks
+    with project.worker("--dlx-check-only", module="project_limits", pool=pool, concurrency=1) as worker:
+        opener = project.app.send_task("limits.stuck", (str(outage),))
+        eventually(project.dead)
+        with Connection(project.url) as connection:
+            connection.default_channel.exchange_delete(project.lane(63_000))
+
+        result = project.app.send_task("limits.stuck")
+        is_counted = broker.version.startswith("4.0.")
+        not_parked = f"not handed over task=limits.stuck id={result.id}"
+        eventually(lambda: len(project.dead()) > 1 if is_counted else worker.log.count(not_parked) >= 5, within=60)
+
+    reasons = {letter.record.task_id: letter.record.reason for letter in project.dead()}
+    assert reasons.pop(opener.id) == "failed"
+    assert (list(reasons.values()), project.depth(project.queue)) == ((["crash-loop"], 0) if is_counted else ([], 1))
+    assert project.records(id=result.id) == []
 
 
 def test_an_exclusive_queue_has_retries_and_dead_letters(project):

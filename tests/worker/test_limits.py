@@ -144,7 +144,7 @@ def test_what_is_to_be_parked_in_a_full_lane_stays_on_its_queue(project, send, o
     letters_of(project, [send("stuck", str(outage))])
 
     result = send("stuck")
-    eventually(lambda: project.worker_at_work.log.count(f"not parked task=limits.stuck id={result.id}") == 2)
+    eventually(lambda: project.worker_at_work.log.count(f"not handed over task=limits.stuck id={result.id}") == 2)
     project.app.control.revoke(result.id)
 
     eventually(lambda: result.state == "REVOKED")
