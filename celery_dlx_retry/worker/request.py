@@ -45,7 +45,7 @@ from celery_dlx_retry.worker.returning import nack
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
 from celery_dlx_retry.worker.trace import as_lost
-from celery_dlx_retry.worker.versions import has_stored_success, storable
+from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
@@ -182,6 +182,14 @@ class DLXRequest(Request):
             except Exception:
                 logger.exception("on_failure raised task=%s id=%s", self.name, self.id)
 
+    def _success_was_stored(self) -> Any:
+        """Celery asks this when a pool process is gone, and takes any SUCCESS of the task's id for that of this run.
+
+        The id may have been used before, and no backend tells which run stored a result. So the task runs again.
+        """
+        # Not every version of Celery asks.
+        return False if isinstance(self._delivery_info, DeliveryInfo) else super()._success_was_stored()
+
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         """What is handed over is not rejected as well: it would be there twice."""
         if not self._is_settled:
@@ -225,9 +233,6 @@ class DLXRequest(Request):
 
     def _is_failure(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if Celery is to handle a failure now, False if the task lives on."""
-        if isinstance(error, WorkerLostError) and has_stored_success(self):
-            self._is_settled = True  # it had succeeded; only its process died
-            return True
         runtime = runtime_of(self._app)
         if runtime.quick_pace.left():
             self._give_back("")  # a moment ago it could not be done, and the event loop stood still to find out

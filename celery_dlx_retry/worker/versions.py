@@ -38,13 +38,6 @@ def keep_ignore_result(options: dict[str, Any], headers: Mapping[str, Any]) -> N
 
 
 @_ends("5.7")
-def has_stored_success(request: Any) -> bool:
-    """Celery does not look whether a task whose process died had succeeded before; it then runs again."""
-    look = getattr(request, "_success_was_stored", None)
-    return bool(look is not None and look())
-
-
-@_ends("5.7")
 def storable(error: Any) -> Any:
     """Celery stores of an error only what is an ``Exception``, and fails at any other."""
     if isinstance(error, Exception) or not isinstance(error, BaseException) or VERSION[:2] >= (5, 7):

@@ -83,6 +83,34 @@ def test_a_task_that_always_takes_its_process_down_ends_as_a_dead_letter(project
     assert [failure.delay_ms for failure in letter.history] == [1000, None]
 
 
+def test_a_reused_id_with_an_older_success_is_run_again_when_its_process_is_killed(project):
+    reused = f"reused-{project.prefix}"
+    with project.worker():
+        assert project.send("crash", 0, task_id=reused).get(timeout=20) == "alive"
+
+        project.send("crash", 1, task_id=reused)
+
+        eventually(lambda: len(project.records(id=reused)) == 3, within=30)
+
+    assert [run["retries"] for run in project.records(id=reused)] == [0, 0, 1]
+    assert project.dead() == []
+
+
+def test_a_reused_id_with_an_older_success_is_a_dead_letter_and_its_errback_is_called(project):
+    reused = f"reused-{project.prefix}"
+    project.conf["dlx_crash_limit"] = 1
+    with project.worker() as worker:
+        assert project.send("crash", 0, task_id=reused).get(timeout=20) == "alive"
+
+        errback = project.app.signature("project.succeed", immutable=True, task_id=f"errback-{project.prefix}")
+        project.send("crash", task_id=reused, link_error=errback)
+
+        eventually(lambda: project.records(id=f"errback-{project.prefix}"), within=30)
+
+    assert [letter.record.reason for letter in project.dead()] == ["worker-lost"]
+    assert "succeeded before the worker was lost" not in worker.log
+
+
 def test_a_result_that_cannot_be_encoded_is_a_failure_that_is_kept(project):
     with project.worker():
         result = project.send("unencodable")
