@@ -45,7 +45,7 @@ class Attempt:
         self.latest_ms: int | None = None
         #: Why a publish failed; the delivery must go back to its queue then, even if the body swallowed our Reject.
         self.problem: BaseException | None = None
-        #: It is a dead letter, or a failure that nobody wants kept.
+        #: It is a dead letter, a failure that nobody wants kept, or a finished task whose result was not stored.
         self.is_ended = False
 
     @property

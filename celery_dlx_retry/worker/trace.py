@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from traceback import walk_tb
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerm
 from celery.states import FAILURE
 from celery.utils.log import get_logger
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
+from kombu.exceptions import EncodeError
 
 from celery_dlx_retry.worker.breaker import held_back, tell
 from celery_dlx_retry.worker.budget import pay_in
@@ -159,16 +161,19 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         attempt = info.attempt = Attempt()
         held = held_back(task, info, task_id=uuid)
         if held is not None:
+            _write_on(held.retval, attempt)
             return held
         pay_in(task, retries=request.get("retries"))
-            _write_on(held.retval, attempt)
         try:
             outcome = tracer(uuid, args, kwargs, request)
         except BaseException as exc:
-            outcome = _outcome_of(exc, task, attempt, request)
+            is_done = _ends_unstored(exc, task, attempt, request)
+            outcome = _failure(exc) if is_done else _outcome_of(exc, task, attempt, request)
             if outcome is None:
                 raise
-        tell(task, attempt, has_returned=outcome.info is None)
+        else:
+            is_done = outcome.info is None or _ends_unstored(outcome.info.retval, task, attempt, request)
+        tell(task, attempt, has_returned=is_done)
         if isinstance(outcome.retval, ExceptionInfo):
             _write_on(outcome.retval, attempt)
         return outcome
@@ -184,6 +189,44 @@ def _write_on(result: Any, attempt: Attempt) -> None:
         result.dlx_given_back = getattr(attempt.problem, "exchange", "")
 
 
+def _ends_unstored(error: Any, task: Any, attempt: Attempt, request: Any) -> bool:
+    """Whether the task is done, and only its result could not be stored; it is acknowledged then, as Celery does.
+
+    What a body raised is settled or given back by now. A result that cannot be encoded is the task's own failure. The
+    chord of a task learns in the same call that the task is done: without that a replay is the way to complete it.
+    """
+    if attempt.is_settled or attempt.is_given_back or request.get("chord"):
+        return False
+    if not isinstance(error, Exception) or not _is_from_mark_as_done(error):
+        return False
+    attempt.is_ended = True
+    # Not the error's text: that of a database may quote the result.
+    logger.error(
+        "result not stored task=%s id=%s: %s. The task has run and is acknowledged; its result is unknown.",
+        task.name, request.get("id"), type(error).__name__,
+    )  # fmt: skip
+    return True
+
+
+def _is_from_mark_as_done(error: BaseException) -> bool:
+    """Whether a result backend raised it, or an error before it, while Celery stored SUCCESS.
+
+    Celery calls mark_as_done() after the task's links and the next task of its chain are sent. If the backend is still
+    down when Celery then stores FAILURE, this error is the second one.
+    """
+    seen: dict[int, BaseException] = {}
+    errors: list[BaseException | None] = [error]
+    while errors:
+        it = errors.pop()
+        if it is not None and id(it) not in seen:
+            seen[id(it)] = it
+            names = {frame.f_code.co_name for frame, _ in walk_tb(it.__traceback__)}
+            if "mark_as_done" in names and not isinstance(it, EncodeError):
+                return True
+            errors += [it.__cause__, it.__context__]
+    return False
+
+
 def _outcome_of(error: BaseException, task: Any, attempt: Attempt, request: Any) -> Any:
     """What to tell the main process of an error that Celery's tracer did not take; None if it is to fly on."""
     if isinstance(error, (WorkerShutdown, WorkerTerminate)):
@@ -192,16 +235,18 @@ def _outcome_of(error: BaseException, task: Any, attempt: Attempt, request: Any)
         # A pool process may exit, and the main process will see it.
         is_lost = current_process().name == "MainProcess"
         return trace_ok_t(as_lost(error), TraceInfo(FAILURE, error), 0.0, None) if is_lost else None
-    if isinstance(error, Exception) and not attempt.is_settled:
-        return None
     if is_end_of_run(task, error, limits=request.get("timelimit")):
         return None
     is_untold = error is attempt.untold or not attempt.is_settled
     if not is_untold:
         logger.error("after the hand-over id=%s", request.get("id"), exc_info=error)
-    outcome = trace_ok_t(_picklable(error), TraceInfo(FAILURE, error), 0.0, None)
+    outcome = _failure(error)
     outcome.retval.dlx_is_untold = is_untold
     return outcome
+
+
+def _failure(error: BaseException) -> Any:
+    return trace_ok_t(_picklable(error), TraceInfo(FAILURE, error), 0.0, None)
 
 
 def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:
