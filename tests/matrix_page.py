@@ -63,9 +63,13 @@ DIFFERENCES = """
 - RabbitMQ 4.0 counts each look at a quorum queue as a delivery that failed, and drops a message at the 21st.
   Our dead-letter queues have that limit lifted.
   Into a quorum queue that you made yourself, and whose limit is that of the broker, look no more than twenty times.
-- In the same way it counts a task that goes back to its quorum queue because its retry could not be published.
+- In the same way it counts a task that goes back to its quorum queue because it could not be published or parked.
   At the 21st time it is a dead letter if the queue has a dead-letter exchange, and dropped if it has none.
   So give it one, with `dlx_queue()` or `celery dlx policy`.
+- When a pool process is killed, Celery 5.7 looks into the result backend.
+  It acknowledges the task if its id has a SUCCESS, also if that is of an earlier task with the same id.
+  A `DLXRetryTask` runs again.
+- `Reject(requeue=True)` in a task stays Celery's own: a `basic.reject`, which every RabbitMQ 4 counts.
 - RabbitMQ after 4.0 shows queues and exchanges only to users who may do something with them.
 
 What we do because of one version of Celery stands in [one module](../celery_dlx_retry/worker/versions.py).
