@@ -27,6 +27,12 @@ def sender(project):
         yield app
 
 
+def is_idle(app):
+    """Whether no worker has a task that it has not acknowledged."""
+    active = app.control.inspect(timeout=2).active()
+    return bool(active) and not any(active.values())
+
+
 def ids_in(log):
     return [line.partition(" id=")[2].partition(":")[0] for line in log.splitlines() if "result not stored" in line]
 
@@ -48,6 +54,7 @@ def test_what_has_run_while_the_result_backend_is_down_is_done(project, redis, s
         member = send("succeed", chord=body, group_id="group")
 
         eventually(lambda: len(project.dead()) == 3 and len(ids_in(worker.log)) == 4, within=60)
+        eventually(lambda: is_idle(sender))
 
     reasons = {letter.record.task_id: letter.record.reason for letter in project.dead()}
     assert reasons == {failed: "failed", exhausted: "exhausted", member: "failed"}
@@ -64,6 +71,7 @@ def test_what_has_run_is_done_also_if_its_backend_takes_a_failure_but_not_its_re
         failed = project.send("fail", app=sender).id
 
         eventually(lambda: len(ids_in(worker.log)) == 5 and project.dead())
+        eventually(lambda: is_idle(sender))
 
     assert sorted(ids_in(worker.log)) == sorted(ids)
     assert [letter.record.task_id for letter in project.dead()] == [failed]
