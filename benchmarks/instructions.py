@@ -60,8 +60,8 @@ def steps() -> Mapping[str, Callable[[], object]]:
     tried, many, more = after(1), after(20), after(100)
     return {
         "decide about an error": lambda: decide(POLICY, ERROR, attempt=2, elapsed_ms=0, chance=0.5, now=AT_MS / 1000),
-        "find an announced lane": lambda: lane_ms(10_000, exact=ANNOUNCED, ratio=1.1, limit_ms=DAY_MS),
-        "find a lane on the grid": lambda: lane_ms(DELAY_MS, exact=ANNOUNCED, ratio=1.1, limit_ms=DAY_MS),
+        "find an announced lane": lambda: lane_ms(10_000, exact=ANNOUNCED, ratio=1.2, limit_ms=DAY_MS),
+        "find a lane on the grid": lambda: lane_ms(DELAY_MS, exact=ANNOUNCED, ratio=1.2, limit_ms=DAY_MS),
         "write the history, 1st failure": lambda: with_failure(NEW, FAILURE),
         "write the history, 2nd failure": lambda: with_failure(tried, FAILURE),
         "write the history, 21st failure": lambda: with_failure(many, FAILURE),

@@ -19,6 +19,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── Missing                 an object does not exist and we may not, or do not want to, declare it
     │   ├── Forbidden               the user lacks a permission
     │   ├── NoAnswer                a quorum queue exists and does not answer
+    │   ├── LanesBusy               another process makes or prunes lanes
     │   └── Unsuitable              the broker cannot do what we need of it
     ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
     │   ├── Bypassed                another base class of the task kept it from us
@@ -181,6 +182,15 @@ class NoAnswer(TopologyError):
         "sent to it. It is recovering, or it has no majority: `rabbitmq-queues quorum_status` shows its members. Start "
         "the worker again when the queue has a leader. If its only member is a follower with term 0, the broker "
         "crashed in the second in which the queue was made, and it is empty: delete it with `rabbitmqctl delete_queue`."
+    )
+
+
+class LanesBusy(TopologyError):
+    """``prefix``."""
+
+    sentence = (
+        "Another process makes or prunes lanes of {prefix!r} and holds their lock. "
+        "The lock is free when that process ends; try again in a few seconds."
     )
 
 

@@ -95,6 +95,7 @@ class Demo:
         self._is_guest = is_guest
         self.name = f"shop-{secrets.token_hex(3)}"
         self._names = Names(prefix=self.name)
+        self._work_queue = WorkQueue(name=self.name)
         self._dead_queue = self._names.dead_letters(self.name)
         self._console = console
         self._board = Board(console)
@@ -231,9 +232,9 @@ class Demo:
 
     def delete_names(self):
         """Leave a broker that is not ours as it was."""
-        topology = foundation(self._names) | around(self._names, WorkQueue(name=self.name))
+        topology = foundation(self._names) | around(self._names, self._work_queue)
         for delay_ms in self._delays_ms():
-            topology |= lane(self._names, delay_ms)
+            topology |= lane(self._names, self._work_queue, delay_ms)
         with Connection(self._url) as connection, closing(connection.channel()) as channel:
             for queue in (self.name, *(queue.name for queue in topology.queues)):
                 channel.queue_delete(queue)
@@ -249,7 +250,8 @@ class Demo:
     def _sight(self):
         return Sight(
             lanes=tuple(
-                (f"{delay_ms / 1000:g} s", self._depth(self._names.lane(delay_ms))) for delay_ms in self._delays_ms()
+                (f"{delay_ms / 1000:g} s", self._depth(self._names.lane(self._work_queue, delay_ms)))
+                for delay_ms in self._delays_ms()
             ),
             work=self._depth(self.name),
             dead=self._depth(self._dead_queue),

@@ -21,7 +21,7 @@ from support import eventually
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.core.topology import Names, WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,8 +182,8 @@ class Project:
         return Names.of(Settings.read({key: value for key, value in self.conf.items() if key.startswith("dlx_")}))
 
     def lane(self, delay_ms: int) -> str:
-        """The wait queue of exactly this delay."""
-        return self.names.lane(delay_ms)
+        """The wait queue of the work queue for exactly this delay."""
+        return self.names.lane(WorkQueue(name=self.queue), delay_ms)
 
     def grid_lane(self, delay_ms: int) -> str:
         """The wait queue that a delay takes which no task announced."""

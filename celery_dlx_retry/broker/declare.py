@@ -42,26 +42,19 @@ def declare(connection: Connection, topology: Topology) -> None:
             _declare_queue(channel, queue)
         if not is_settled:
             _settle()
-            _require_answers(connection, [it.name for it in topology.queues if it.is_quorum and it.name in unreached])
+            require_answers(connection, [it.name for it in topology.queues if it.is_quorum and it.name in unreached])
         _lead(channel, topology)
 
 
-def begin(connection: Connection, topology: Topology) -> bool:
-    """Declare it for somebody who must not wait: True if all of it stands then.
-
-    If not, its queues are new: ``finish`` is to be called SETTLE_SECONDS later.
-    """
-    is_settled = _is_settled(connection, topology)
+def declare_queues(connection: Connection, topology: Topology) -> None:
+    """Declare only its queues; raise Mismatch if one exists with other arguments."""
     with _opened(connection) as channel:
         for queue in topology.queues:
             _declare_queue(channel, queue)
-        if is_settled:
-            _lead(channel, topology)
-    return is_settled
 
 
-def finish(connection: Connection, topology: Topology) -> None:
-    """Lead to queues that were declared SETTLE_SECONDS ago."""
+def bind(connection: Connection, topology: Topology) -> None:
+    """Declare its exchanges and bind its queues, which exist."""
     with _opened(connection) as channel:
         _lead(channel, topology)
 
@@ -122,7 +115,7 @@ def _unreached(connection: Connection, topology: Topology) -> set[str]:
     return {binding.queue for binding in topology.bindings if binding.exchange in missing}
 
 
-def _require_answers(connection: Connection, names: list[str]) -> None:
+def require_answers(connection: Connection, names: list[str]) -> None:
     """Raise NoAnswer for the first of these quorum queues that does not answer.
 
     Only a get asks the queue itself. A passive declare is answered by the node, and says 0 messages of a queue that

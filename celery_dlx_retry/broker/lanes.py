@@ -1,162 +1,125 @@
-"""Which lanes stand on the broker, and how those go that nobody needs any more."""
+"""Lanes on the broker: find them, make them, and delete those that are no longer used.
+
+Only this module binds a lane, and only while it holds the lock of broker/lane_lock.py.
+"""
 
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from amqp.exceptions import AccessRefused, AMQPError, PreconditionFailed
-
-from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, check, declare_queues, require_answers
+from celery_dlx_retry.broker.lane_lock import LaneLock
 from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.broker.reader import give_back
-from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Topology
-from celery_dlx_retry.errors import Forbidden
+from celery_dlx_retry.core.topology import QueueSpec, Topology
+from celery_dlx_retry.errors import LanesBusy, Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from kombu.connection import Connection
 
     from celery_dlx_retry.broker.management import Management
     from celery_dlx_retry.core.topology import Lane, Names
 
-# How long a message may be on its way from an exchange that is gone to the queue behind it.
-SETTLE_SECONDS = 2.0
-
-_HOLDS = "something waits in it"
-_LOOKED_INTO = "somebody looks into it"
-_USED_AGAIN = "in use again"
+# Another process holds the lock for milliseconds; how soon to look again, and how long to try.
+BUSY_SECONDS = 0.1
+MAKE_SECONDS = 30.0
 
 
-def standing_lanes(
+def existing_lanes(
     connection: Connection, names: Names, *, possible: Iterable[str], management: Management | None
 ) -> list[Lane]:
-    """All lanes and rungs that exist, shortest first.
+    """Return all lanes and rungs that exist, shortest first.
 
-    AMQP has no list of queues: without the HTTP API each possible one is asked for by its name, a millisecond each,
-    and the broker's log has a line for each that is not there.
+    AMQP has no list of queues. Without the HTTP API this asks for each possible name, a millisecond each, and the
+    broker writes a log line for each that does not exist.
     """
-    there = management.queues() if management is not None else counts(connection, possible)
-    found = (names.lane_of(name) for name in there)
-    return sorted((lane for lane in found if lane), key=lambda it: (it.is_rung, it.delay_ms, it.kind))
+    found = management.queues() if management is not None else counts(connection, possible)
+    lanes = (names.lane_of(name) for name in found)
+    return sorted((it for it in lanes if it), key=lambda it: (it.is_rung, it.delay_ms, it.queue, it.kind))
 
 
-def prune(connection: Connection, lanes: Iterable[Lane]) -> Iterator[tuple[Lane, str]]:
-    """Delete those that nobody uses; yields each, with why it stays or an empty text.
+def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) -> None:
+    """Make those of these lanes whose queues do not exist; check the arguments of the others.
 
-    The exchange goes first, so that nothing new comes in: a publisher finds no route, and makes the lane again. Then
-    we consume for a while. What was on its way arrives, and what somebody held and gave back: that lane stays. So
-    does one whose exchange was made again, or that has another consumer: a message that is confirmed while its queue
-    is being deleted would be lost (test_publishing_while_lanes_are_pruned_loses_nothing). The broker's own "if empty"
-    would not do: quorum queues do not have it, and classic ones do not count what somebody holds
-    (test_a_lane_that_is_looked_into_is_not_pruned).
+    A queue that exists may still be unbound: a process may have died while it made the lane, or `prune` is about to
+    delete it. The first message for it finds no route then, and make_lanes() binds it.
     """
-    watches: list[_Watch] = []
-    begun: dict[str, Lane] = {}
-    try:
-        for lane in lanes:
-            there = counts(connection, [lane.name]).get(lane.name)
-            if there is None:
-                continue  # somebody else did it
-            if there.ready or there.consumers:
-                yield lane, _HOLDS if there.ready else _LOOKED_INTO
-            else:
-                begun[lane.name] = lane
-                watches.append(_Watch(connection, lane))
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while watches and (left := deadline - time.monotonic()) > 0:
-            with suppress(TimeoutError):
-                connection.drain_events(timeout=left)
-            for watch in [each for each in watches if each.arrived]:
-                watches.remove(watch)
-                watch.keep()
-                del begun[watch.lane.name]
-                yield watch.lane, _HOLDS
-        for watch in watches:
-            reason = watch.end()
-            del begun[watch.lane.name]
-            yield watch.lane, reason
-    finally:
-        if begun:  # Ctrl-C, perhaps in the middle of an answer
-            connection.collect()
-            with suppress(AMQPError, OSError), connection.clone() as fresh:
-                for name in begun:
-                    _make_whole(fresh, name)
+    missing = {it.name for it in lanes.queues if not _exists(connection, it.name)}
+    declare_queues(connection, Topology(queues=tuple(it for it in lanes.queues if it.name not in missing)))
+    if missing:
+        make_lanes(connection, names, _only(lanes, missing))
 
 
-def _make_whole(connection: Connection, name: str) -> None:
-    """Give a lane back its exchange, however far we had come with it."""
-    with closing(connection.channel()) as channel, suppress(PreconditionFailed):  # somebody has made it again
-        channel.exchange_declare(name, "direct", durable=False, auto_delete=False)  # as a deletion leaves it
-        channel.exchange_delete(name)
-    if counts(connection, [name]):
-        _join(connection, name)
+def make_lanes(connection: Connection, names: Names, lanes: Topology) -> None:
+    """Declare and bind these lanes, also if they exist; wait until they are made."""
+    making = LanesInTheMaking(connection, names, lanes)
+    deadline = time.monotonic() + MAKE_SECONDS
+    while True:
+        try:
+            if not (pause := making.go_on(connection)):
+                return
+        except LanesBusy:
+            if time.monotonic() > deadline:
+                raise
+            pause = BUSY_SECONDS
+        time.sleep(pause)  # noqa: TID251 - the broker does not say when a queue has settled, or a lock is free
 
 
-def _join(connection: Connection, name: str) -> None:
-    """The exchange of a lane whose queue stands."""
-    exchange = ExchangeSpec(name=name, kind="fanout")
-    declare(connection, Topology(exchanges=(exchange,), bindings=(BindingSpec(exchange=name, queue=name),)))
+class LanesInTheMaking:
+    """Makes lanes in steps, for an event loop that must not wait: call ``go_on()`` until it returns 0.
 
+    A quorum queue gets time to settle before it is bound: see SETTLE_SECONDS. The age of a queue that exists is not
+    known, so it gets the same time. `prune` may delete a queue that is not bound yet: it is declared again then.
+    """
 
-class _Watch:
-    """A lane without its exchange, and a consumer that sees whether anything still turns up."""
+    def __init__(self, connection: Connection, names: Names, lanes: Topology) -> None:
+        self._names, self._lanes = names, lanes
+        self._declare(connection)
 
-    def __init__(self, connection: Connection, lane: Lane) -> None:
-        self.lane = lane
-        self.arrived: list[Any] = []
-        self._connection = connection
-        self._delete_exchange()
-        self._channel = connection.channel()
-        self._tag = self._channel.basic_consume(lane.name, callback=self.arrived.append, on_cancel=lambda _tag: None)
+    def go_on(self, connection: Connection) -> float:
+        """Bind the lanes if it is time; return 0 if they are made, else after how many seconds to call this again.
 
-    def keep(self) -> None:
-        self._give_back()
-        self._restore()
-
-    def end(self) -> str:
-        """Delete the queue unless it is in use; why it stays, or an empty text."""
-        others = counts(self._connection, [self.lane.name])[self.lane.name].consumers - 1
-        self._give_back()
-        reason = _LOOKED_INTO if others > 0 else _HOLDS if self.arrived else self._delete_queue()
-        if reason:
-            self._restore()
-        else:
-            self._channel.close()
-        return reason
-
-    def _give_back(self) -> None:
-        self._channel.basic_cancel(self._tag)
-        give_back(self._channel, [message.delivery_tag for message in self.arrived])
-
-    def _restore(self) -> None:
-        self._channel.close()
-        _join(self._connection, self.lane.name)
-
-    def _delete_queue(self) -> str:
-        """Only if the exchange was away all the time: then nothing can be on its way.
-
-        To look for it and then to delete the queue would leave a moment between the two. To declare it with another
-        type fails if somebody has made it again; and as long as ours stands, nobody can.
+        Raise LanesBusy if another process holds the lock just now, NoAnswer if a queue does not answer.
         """
-        name, is_classic = self.lane.name, self.lane.kind == "classic"
-        try:
-            self._channel.exchange_declare(name, "direct", durable=False, auto_delete=False)
-        except PreconditionFailed:
-            return _USED_AGAIN
-        try:
-            self._channel.queue_delete(name, if_unused=is_classic, if_empty=is_classic)
-        except PreconditionFailed:
-            return _USED_AGAIN
-        finally:
-            self._delete_exchange()
-        return ""
-
-    def _delete_exchange(self) -> None:
-        with closing(self._connection.channel()) as channel:
+        if left := max(0.0, self._settled_at - time.monotonic()):
+            return left
+        if self._is_whole(connection):
+            # A queue whose broker crashed while it was young may exist and never answer: nothing may be sent to it.
+            require_answers(connection, [it.name for it in self._lanes.queues if it.is_quorum])
+            lock = LaneLock(connection, self._names)
             try:
-                channel.exchange_delete(self.lane.name)
-            except AccessRefused as exc:
-                raise Forbidden(kind="exchange", name=self.lane.name, permission="configure") from exc
+                if self._is_whole(connection):
+                    bind(connection, self._lanes)
+                    return 0.0
+            finally:
+                lock.release()
+        self._declare(connection)
+        return max(BUSY_SECONDS, self._settled_at - time.monotonic())
+
+    def _is_whole(self, connection: Connection) -> bool:
+        return all(_exists(connection, it.name) for it in self._lanes.queues)
+
+    def _declare(self, connection: Connection) -> None:
+        declare_queues(connection, self._lanes)
+        is_quorum = any(it.is_quorum for it in self._lanes.queues)
+        self._settled_at = time.monotonic() + (SETTLE_SECONDS if is_quorum else 0.0)
+
+
+def _exists(connection: Connection, queue: str) -> bool:
+    try:
+        check(connection, Topology(queues=(QueueSpec(name=queue),)))
+    except Missing:
+        return False
+    return True
+
+
+def _only(lanes: Topology, names: set[str]) -> Topology:
+    bindings = tuple(it for it in lanes.bindings if it.queue in names)
+    used = {it.exchange for it in bindings}
+    return Topology(
+        exchanges=tuple(it for it in lanes.exchanges if it.name in used),
+        queues=tuple(it for it in lanes.queues if it.name in names),
+        bindings=bindings,
+    )

@@ -14,11 +14,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.lanes import make_missing_lanes
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import Publisher
-    from celery_dlx_retry.core.topology import Topology
+    from celery_dlx_retry.core.topology import Names, Topology
 
 
 class Leases:
@@ -28,12 +28,12 @@ class Leases:
         self._lease_seconds = lease_ms / 1000
         self._declared_at: dict[str, float] = {}
 
-    def renew(self, publisher: Publisher, lane: Topology) -> None:
+    def renew(self, publisher: Publisher, names: Names, lane: Topology) -> None:
         """Declare this lane, unless we did so not long ago."""
         (queue,) = lane.queues
         now = time.monotonic()  # before the broker hears of it: a lease is never longer than we think
         if now - self._declared_at.get(queue.name, -self._lease_seconds) < self._lease_seconds:
             return
         with publisher.connection() as connection:
-            declare(connection, lane)
+            make_missing_lanes(connection, names, lane)
         self._declared_at[queue.name] = now

@@ -22,7 +22,7 @@ _PORT, _TLS_PORT = 15672, 15671
 _TIMEOUT_SECONDS = 5.0
 _REFUSED = {401, 403}
 _COLUMNS = (
-    "name", "type", "durable", "auto_delete", "exclusive", "arguments", "consumers", "messages_ready",
+    "name", "type", "durable", "auto_delete", "exclusive", "arguments", "consumers", "messages", "messages_ready",
     "messages_unacknowledged", "head_message_timestamp",
     "message_stats.publish_details.rate", "message_stats.deliver_get_details.rate",
 )  # fmt: skip

@@ -14,7 +14,6 @@ from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacke
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 from kombu.messaging import Producer
 
-from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.core.frame import fitted, has_room, room_beside, size_of
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.message import Message
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.topology import Topology
+    Mend = Callable[[Connection], None]
 
 #: The routing key of a message to nobody, and its body: a blocked connection stops at a body. When the default exchange
 #: returns it, the broker reads what we write.
@@ -59,15 +58,15 @@ class Publisher:
 
     @contextmanager
     def producer(
-        self, *, needs: Topology | None = None, headers: Mapping[str, Any] | None = None
+        self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None
     ) -> Iterator[ConfirmedProducer]:
         """A Kombu producer that keeps our promise.
 
-        What it ``needs`` is declared if a message finds no queue; these ``headers`` lead every message on its way.
+        If a message finds no queue, ``mend`` makes what is missing; these ``headers`` lead every message on its way.
         """
         with self.connection() as connection:
             yield ConfirmedProducer(
-                connection, confirm_timeout_ms=self.confirm_timeout_ms, needs=needs, headers=headers or {}
+                connection, confirm_timeout_ms=self.confirm_timeout_ms, mend=mend, headers=headers or {}
             )
 
     @contextmanager
@@ -144,11 +143,11 @@ class ConfirmedProducer(Producer):
     """What Celery's ``send_task`` takes as ``producer=``; it overrules every option that would weaken the promise."""
 
     def __init__(
-        self, connection: Connection, *, confirm_timeout_ms: int, needs: Topology | None, headers: Mapping[str, Any]
+        self, connection: Connection, *, confirm_timeout_ms: int, mend: Mend | None, headers: Mapping[str, Any]
     ) -> None:
         super().__init__(connection, auto_declare=False)
         self._confirm_timeout_ms = confirm_timeout_ms
-        self._needs = needs
+        self._mend = mend
         self._way_headers = headers
         #: How many messages the broker has confirmed to this producer.
         self.confirmed = 0
@@ -193,10 +192,10 @@ class ConfirmedProducer(Producer):
             self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
         except Unroutable:
             # The broker said that no queue has it: this is no blind second publish.
-            if self._needs is None:
+            if self._mend is None:
                 raise
             self._reconnect()
-            declare(self.connection, self._needs)
+            self._mend(self.connection)
             self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
         self.confirmed += 1
 
@@ -251,7 +250,7 @@ class MessageCapture(ConfirmedProducer):
     """
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, confirm_timeout_ms=0, needs=None, headers={})
+        super().__init__(connection, confirm_timeout_ms=0, mend=None, headers={})
         self.messages: list[Message] = []
 
     def written(self, message: Message) -> Message:

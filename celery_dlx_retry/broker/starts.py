@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amqp import spec
 from amqp.exceptions import NotFound
 
+from celery_dlx_retry.broker.declare import declare_queues
 from celery_dlx_retry.core.topology import QueueSpec, Topology
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
 
 def mark(publisher: Publisher, marks: QueueSpec, *, worker: str) -> None:
     """Remember that this worker starts a run now; returns when the broker does."""
-    with publisher.producer(needs=Topology(queues=(marks,))) as producer:
+    with publisher.producer(mend=partial(declare_queues, topology=Topology(queues=(marks,)))) as producer:
         producer.publish(
             worker, exchange="", routing_key=marks.name, content_type="text/plain", content_encoding="utf-8"
         )

@@ -92,7 +92,7 @@ def take(
 
 
 def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
-    """What the headers tell. The exchange of a lane or rung leaves the routing key alone: it is the work queue."""
+    """Read a waiting task from its headers. In a shared lane and on a rung the routing key is the work queue."""
     headers = seen.message.headers
     history = history_of(headers)
     failed_at_ms = history[-1].at_ms if history else 0
@@ -107,7 +107,7 @@ def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
     return WaitingTask(
         task=str(headers.get("task", "")),
         task_id=str(headers.get("id", "")),
-        queue=seen.routing_key,
+        queue=lane.queue or seen.routing_key,
         lane=lane.name,
         delay_ms=lane.delay_ms,
         retry=retries if is_count(retries) else 0,

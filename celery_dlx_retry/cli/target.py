@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from celery.exceptions import ImproperlyConfigured
 
-from celery_dlx_retry.broker.lanes import standing_lanes
+from celery_dlx_retry.broker.lanes import existing_lanes
 from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, has_delayed_retry, work_queue
@@ -20,6 +20,7 @@ from celery_dlx_retry.cli.output import printable
 from celery_dlx_retry.core.ladder import rungs
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.settings import QueueType
+from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.errors import Forbidden, NoManagement
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.broker.management import Management
     from celery_dlx_retry.broker.state import Role
-    from celery_dlx_retry.core.topology import Lane, Names, Topology, WorkQueue
+    from celery_dlx_retry.core.topology import Lane, Names, Topology
 
 queues_option = click.option(
     "--queues",
@@ -86,15 +87,17 @@ class Target:
             for queue in self.queues
         }
 
-    def plan(self, *, ladder: bool = False) -> Topology:
-        """What must stand for them; of a ladder that somebody uses, all of it."""
-        topology = self.runtime.plan(self.queues, ladder=ladder)
+    @cached_property
+    def has_ladder(self) -> bool:
+        """Whether a process has made the ladder. No rung is ever pruned, but somebody may have deleted one of two."""
         whole = rungs(self.names, self.runtime.ladder)
-        # One of them is enough to tell, for no rung is ever pruned; two, for somebody may have deleted one.
-        with suppress(Forbidden):  # who may not even look finds nothing that differs
-            if counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]):
-                return topology | whole
-        return topology
+        with suppress(Forbidden):  # a user who may not look finds no difference
+            return bool(counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]))
+        return False
+
+    def plan(self, *, ladder: bool = False) -> Topology:
+        """Return what must exist for them; the ladder only if it is used, or asked for."""
+        return self.runtime.plan(self.queues, ladder=ladder or self.has_ladder)
 
     def insist_on_what_is_needed(self) -> None:
         """Raise Unsuitable if this broker would make something else of the plan."""
@@ -114,8 +117,9 @@ class Target:
 
     def lanes(self) -> list[Lane]:
         """All lanes and rungs that exist under our prefix, announced or not."""
-        return standing_lanes(
-            self.connection, self.names, possible=self.runtime.wait_queues(), management=self.management
+        known = dict.fromkeys([*self.work_queues, *(WorkQueue(name=name) for name in known_work_queues(self.app))])
+        return existing_lanes(
+            self.connection, self.names, possible=self.runtime.wait_queues(known), management=self.management
         )
 
 

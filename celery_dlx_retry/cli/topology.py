@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.broker.declare import declare as make_stand
 from celery_dlx_retry.broker.drift import find
-from celery_dlx_retry.broker.lanes import prune as prune_lanes
 from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.broker.prune import COUNT_SECONDS
+from celery_dlx_retry.broker.prune import prune as prune_lanes
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
@@ -76,6 +76,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
             json_line(fact)
     elif form == "table":
         table(("object", "name", "details"), plans.rows(topology))
+        click.echo(_numbers(topology, work_queues=len(queues)))
     else:
         click.echo(_FORMATS[form](topology, vhost))
 
@@ -128,7 +129,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
                 make_sure(target.connection, queue)
             topology = target.plan(ladder=ladder)
             facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
-            make_stand(target.connection, topology)
+            target.runtime.declare(target.connection, target.queues, ladder=target.has_ladder or ladder)
             outcome = {}
         finally:
             audit("declare", prefix=target.names.prefix, **facts, **outcome)
@@ -206,11 +207,16 @@ def prune(  # noqa: PLR0913 - one per option
             raise click.ClickException(
                 "dlx_declare is False: the workers could not make a lane again. Prune with an app that may declare."
             )
+        if target.management is None:
+            raise click.ClickException(
+                "Nothing was deleted: prune needs the HTTP API, because AMQP does not show every message of a lane. "
+                f"{target.no_management}"
+            )
         announced = set() if everything else {queue.name for queue in target.plan().queues}
-        # A ladder without one of its rungs would be early, and what expires goes by itself.
-        lanes = [it for it in target.lanes() if it.stays and not it.is_rung and it.name not in announced]
-        depths = counts(target.connection, [lane.name for lane in lanes])
-        empty = [lane for lane in lanes if lane.name in depths and not depths[lane.name].ready]
+        # Lanes that expire go by themselves.
+        lanes = [it for it in target.lanes() if it.stays and _may_go(it) and it.name not in announced]
+        told = target.management.queues()
+        empty = [lane for lane in lanes if told.get(lane.name, {}).get("messages") == 0]
         outcome: list[tuple[Lane, str]] = []
         if dry_run:
             outcome = [(lane, "") for lane in empty]
@@ -220,7 +226,9 @@ def prune(  # noqa: PLR0913 - one per option
                 click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
             changes_something()
             try:
-                outcome.extend(prune_lanes(target.connection, empty))
+                if empty and not as_json:
+                    note(f"waiting {COUNT_SECONDS:.0f} s until RabbitMQ has counted again.")
+                outcome.extend(prune_lanes(target.connection, target.names, empty, management=target.management))
             finally:
                 deleted = sum(1 for _, reason in outcome if not reason)
                 audit("prune", prefix=target.names.prefix, deleted=deleted, kept=len(lanes) - deleted)
@@ -233,6 +241,22 @@ def prune(  # noqa: PLR0913 - one per option
         table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
         kept = f"{counted(len(lanes) - len(gone), 'lane')} kept, in which something waits or which somebody uses"
         click.echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
+
+
+def _may_go(lane: Lane) -> bool:
+    """Without one of its rungs a ladder would be early; an earlier version's ladder is no longer used."""
+    return not (lane.is_rung and lane.is_current)
+
+
+def _numbers(topology: Topology, *, work_queues: int) -> str:
+    """How many objects the plan has: lanes grow with the number of work queues."""
+    lanes = sum("x-message-ttl" in dict(queue.arguments) for queue in topology.queues)
+    return (
+        f"{counted(len(topology.exchanges), 'exchange')}, {counted(len(topology.queues), 'queue')} "
+        f"({counted(lanes, 'wait queue')}) and {counted(len(topology.bindings), 'binding')} "
+        f"for {counted(work_queues, 'work queue')}. "
+        "Delays that no task announced add lanes when they are first used."
+    )
 
 
 def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | None]]:

@@ -10,6 +10,7 @@ from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
 from celery_dlx_retry.core.headers import REPLAYS, DeadRecord, Failure, history_of, record_of
 from celery_dlx_retry.core.message import Message  # noqa: TC001 - a dataclass field
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.topology import is_orphans_way, waited_for
 from celery_dlx_retry.core.units import is_count
 
 
@@ -58,9 +59,7 @@ def facts_of(letter: DeadMessage) -> dict[str, Any]:
 
 def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> DeadRecord:
     record = record_of(headers)
-    # What comes down from a rung is published to the next one, and goes on from there.
-    is_orphan = ".v1.return." in exchange or ".v1.ladder." in exchange
-    work_queue = routing_key if is_orphan else _orphan_of(headers)
+    work_queue = routing_key if is_orphans_way(exchange) else _orphan_of(headers)
     if work_queue:
         # An orphan: it waited, and its work queue was gone.
         return replace(record or _foreign(headers), reason=Reason.UNROUTABLE, queue=work_queue, family=work_queue)
@@ -73,10 +72,8 @@ def _orphan_of(headers: Mapping[str, Any]) -> str:
     if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
         return ""
     keys = deaths[0].get("routing-keys")
-    waited_in = str(deaths[0].get("queue", ""))
-    if not (".v1.wait." in waited_in or ".v1.ladder." in waited_in) or not isinstance(keys, list) or not keys:
-        return ""
-    return str(keys[0])
+    key = str(keys[0]) if isinstance(keys, list) and keys else ""
+    return waited_for(str(deaths[0].get("queue", "")), key)
 
 
 def _foreign(headers: Mapping[str, Any]) -> DeadRecord:

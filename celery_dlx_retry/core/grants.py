@@ -53,7 +53,7 @@ def territory(names: Names, *, work: Iterable[str], families: Iterable[str], cel
     return Territory(
         work=_once(work),
         dead=_once(literal(names.dead_letters(family)) for family in families),
-        ours=rf"{literal(names.prefix)}\.v1\..*",
+        ours=rf"{literal(names.prefix)}\.v[12]\..*",
         celery=_once(celery),
     )
 

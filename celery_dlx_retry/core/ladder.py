@@ -3,9 +3,12 @@
 Rung *n* is a wait queue of resolution x 2^n. A delay is a sum of such: its binary digits. A message enters at its
 highest digit and steps down, all of it inside the broker, until no digit is left and it is back at its work queue.
 
-Each rung has an exchange in front of it, with one binding: who carries the rung's header waits there; for all others
-its alternate exchange is the next rung below, and below the last one the return exchange. So the routing key stays what
-it is in a lane, the name of the work queue, and no queue is ever passed twice, which RabbitMQ 3 would take for a cycle.
+Each rung has an exchange in front of it, with one binding: a message with the rung's header waits there; for all others
+its alternate exchange is the next rung below. The routing key is the name of the work queue all the way. No message
+passes a queue twice, which RabbitMQ 3 would take for a cycle.
+
+Below the last rung each work queue has a landing queue. All work queues share the rungs, and a landing queue takes
+every message: a work queue that takes none stops its own landing queue and no rung.
 """
 
 from __future__ import annotations
@@ -74,7 +77,8 @@ def rungs(names: Names, ladder: Ladder) -> Topology:
     exchanges: list[ExchangeSpec] = []
     queues: list[QueueSpec] = []
     bindings: list[BindingSpec] = []
-    below = names.back()
+    below = names.landings()
+    exchanges.append(ExchangeSpec(name=below, kind="direct", arguments=(("alternate-exchange", names.orphans()),)))
     for number in range(ladder.rungs):
         name = names.rung(ladder.resolution_ms, number)
         exchanges.append(ExchangeSpec(name=name, kind="headers", arguments=(("alternate-exchange", below),)))

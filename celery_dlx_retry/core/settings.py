@@ -20,6 +20,7 @@ QueueType = Literal["classic", "quorum"]
 # An AMQP short string holds 255 bytes; the longest name that we make adds 55 to the prefix.
 _NAME = re.compile(r"(?!amq\.)[A-Za-z0-9_.:-]{1,100}")
 _MOST_WAITING = 999_999_999
+_MOST_BULKHEADS = 999
 _YEAR_MS = 365 * 24 * 3600 * 1000
 
 
@@ -36,8 +37,11 @@ class Settings:
     #: Name of the dead-letter queues. Without {queue} all work queues share one.
     dead_letter_queue: str = "{queue}.dead"
 
+    #: How many sets of lanes the work queues share. None: each work queue has its own lanes.
+    bulkheads: int | None = None
+
     #: A delay that no task announced is rounded up to the next lane; each is at most this much longer than the last.
-    grid: float = 1.1
+    grid: float = 1.2
 
     #: No retry waits longer. Asking for more is an error, and the task a dead letter.
     max_delay_ms: int = _YEAR_MS
@@ -134,6 +138,9 @@ class Settings:
         if self.max_waiting is not None and not (is_count(self.max_waiting) and 1 <= self.max_waiting <= _MOST_WAITING):
             wanted = f"a whole number from 1 to {_MOST_WAITING}, or None"
             raise InvalidSetting(setting="dlx_max_waiting", value=self.max_waiting, wanted=wanted)
+        if self.bulkheads is not None and not (is_count(self.bulkheads) and 1 <= self.bulkheads <= _MOST_BULKHEADS):
+            wanted = f"a whole number from 1 to {_MOST_BULKHEADS}, or None"
+            raise InvalidSetting(setting="dlx_bulkheads", value=self.bulkheads, wanted=wanted)
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Settings:

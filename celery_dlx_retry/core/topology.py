@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from celery_dlx_retry.errors import InvalidSetting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_dlx_retry.core.settings import QueueType, Settings
 
 Argument = tuple[str, "str | int"]
@@ -21,10 +24,19 @@ NO_DELIVERY_LIMIT = 1_000_000_000
 
 _NAME_BYTES = 255  # an AMQP short string
 _LANE_DIGITS = 12
+#: Bytes that the name of a lane has at most, without the prefix and the name of the work queue.
+_LANE_BYTES = len(f".v2.wait.quorum.max{'9' * 9}.{'0' * _LANE_DIGITS}-{'0' * _LANE_DIGITS}.")
+#: How long a message stays in a landing queue: as short as RabbitMQ lets it.
+_LANDING_MS = 1
+
+_KIND, _LENGTH = "(?P<kind>classic|quorum)", rf"\d{{{_LANE_DIGITS}}}"
 _LANE = re.compile(
-    rf"v1\.wait\.(classic|quorum)\.(?:max\d+\.)?(\d{{{_LANE_DIGITS}}})(?:\.(\d{{{_LANE_DIGITS}}}))?", re.ASCII
+    rf"v2\.(?P<way>wait|shared)\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:-(?P<expires>{_LENGTH}))?\.(?P<queue>.+)",
+    re.ASCII | re.DOTALL,
 )
-_RUNG = re.compile(r"v1\.ladder\.(classic|quorum)\.(\d{5})\.(\d{2})", re.ASCII)
+_OLD_LANE = re.compile(rf"v1\.wait\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:\.(?P<expires>{_LENGTH}))?", re.ASCII)
+_RUNG = re.compile(rf"v(?P<version>[12])\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})", re.ASCII)
+_LANDING = re.compile(rf"v2\.(?P<way>landing|shared-landing)\.{_KIND}\.(?P<queue>.+)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +73,6 @@ class BindingSpec:
     arguments: tuple[tuple[str, str | int | bool], ...] = ()
 
 
-Spec = TypeVar("Spec", ExchangeSpec, QueueSpec, BindingSpec)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """A set of broker objects in the order in which they are declared."""
@@ -74,10 +83,16 @@ class Topology:
 
     def __or__(self, other: Topology) -> Topology:
         """Both."""
-        return Topology(
-            exchanges=_union(self.exchanges, other.exchanges),
-            queues=_union(self.queues, other.queues),
-            bindings=_union(self.bindings, other.bindings),
+        return Topology.union((self, other))
+
+    @classmethod
+    def union(cls, parts: Iterable[Topology]) -> Topology:
+        """All of these; what several of them have is in it once."""
+        parts = list(parts)
+        return cls(
+            exchanges=tuple(dict.fromkeys(it for part in parts for it in part.exchanges)),
+            queues=tuple(dict.fromkeys(it for part in parts for it in part.queues)),
+            bindings=tuple(dict.fromkeys(it for part in parts for it in part.bindings)),
         )
 
 
@@ -96,18 +111,23 @@ class WorkQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """A way to wait one fixed time, by its name: a lane that stays or expires, or a rung of the ladder."""
+    """A wait queue, read from its name: a lane that stays or expires, or a part of the ladder."""
 
     name: str
     kind: QueueType
     delay_ms: int
+    #: The work queue whose messages wait here; empty if work queues share it: the routing key of a message names it.
+    queue: str = ""
+    #: A rung of the ladder, or a landing queue below it.
     is_rung: bool = False
     stays: bool = True
+    #: False: an earlier version made it, and this version publishes nothing to it.
+    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Every name on the broker is a function of these, and API: ``v1`` changes when any argument does."""
+    """Every name on the broker is a function of these, and API: the version in it changes when any argument does."""
 
     prefix: str = "dlx"
     #: The type of lanes, orphans and dead-letter queues.
@@ -115,6 +135,8 @@ class Names:
     dead_letter_queue: str = "{queue}.dead"
     #: How many messages a lane may hold.
     max_waiting: int | None = None
+    #: How many sets of lanes the work queues share. None: each work queue has its own.
+    bulkheads: int | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Names:
@@ -124,28 +146,73 @@ class Names:
             kind=settings.queue_type,
             dead_letter_queue=settings.dead_letter_queue,
             max_waiting=settings.max_waiting,
+            bulkheads=settings.bulkheads,
         )
 
-    def lane(self, delay_ms: int, *, expires_ms: int = 0) -> str:
-        """The lane's fanout exchange, and its wait queue."""
+    def has_own_lanes(self, queue: WorkQueue) -> bool:
+        """Return whether no other work queue uses its lanes.
+
+        The copies of a broadcast queue share theirs: their names are random, and lanes would pile up. A queue with a
+        name that is too long shares lanes in name only.
+        """
+        has_room = len(f"{self.prefix}{queue.name}".encode()) + _LANE_BYTES <= _NAME_BYTES
+        return self.bulkheads is None and queue.family == queue.name and has_room
+
+    def lanes(self) -> str:
+        """The direct exchange that leads to all lanes with one work queue; routing key = the lane."""
+        return f"{self.prefix}.v2.wait"
+
+    def lane(self, queue: WorkQueue, delay_ms: int, *, expires_ms: int = 0) -> str:
+        """The wait queue in which messages of this work queue wait that long.
+
+        If work queues share it, this is also the name of the fanout exchange that leads to it.
+        """
+        way, label = ("wait", queue.name) if self.has_own_lanes(queue) else ("shared", self._bulkhead(queue))
         limit = "" if self.max_waiting is None else f"max{self.max_waiting}."
-        name = f"{self.prefix}.v1.wait.{self.kind}.{limit}{delay_ms:0{_LANE_DIGITS}d}"
-        return f"{name}.{delay_ms + expires_ms:0{_LANE_DIGITS}d}" if expires_ms else name
+        length = f"{delay_ms:0{_LANE_DIGITS}d}"
+        if expires_ms:
+            length += f"-{delay_ms + expires_ms:0{_LANE_DIGITS}d}"
+        return f"{self.prefix}.v2.{way}.{self.kind}.{limit}{length}.{label}"
 
     def rung(self, resolution_ms: int, number: int) -> str:
         """The exchange of a rung of the ladder, and its wait queue."""
-        return f"{self.prefix}.v1.ladder.{self.kind}.{resolution_ms:05d}.{number:02d}"
+        return f"{self.prefix}.v2.ladder.{self.kind}.{resolution_ms:05d}.{number:02d}"
+
+    def landings(self) -> str:
+        """The direct exchange below the lowest rung; routing key = the work queue."""
+        return f"{self.prefix}.v2.landing.{self.kind}"
+
+    def landing(self, queue: WorkQueue) -> str:
+        """The queue through which messages of this work queue leave the ladder."""
+        way, label = ("landing", queue.name) if self.has_own_lanes(queue) else ("shared-landing", self._bulkhead(queue))
+        return f"{self.prefix}.v2.{way}.{self.kind}.{label}"
 
     def lane_of(self, name: str) -> Lane | None:
-        """The lane, or rung, whose name this is, also under other limits than ours; None if it is none of ours."""
-        ours, tail = name.startswith(f"{self.prefix}."), name.removeprefix(f"{self.prefix}.")
-        if ours and (lane := _LANE.fullmatch(tail)):
-            kind, delay_ms, expires_ms = lane.groups()
-            return Lane(name=name, kind=_kind(kind), delay_ms=int(delay_ms), stays=not expires_ms)
-        if ours and (rung := _RUNG.fullmatch(tail)):
-            kind, resolution_ms, number = rung.groups()
-            return Lane(name=name, kind=_kind(kind), delay_ms=int(resolution_ms) << int(number), is_rung=True)
+        """Return the lane or rung with this name, also if made under other settings; None if it is not ours."""
+        if not name.startswith(f"{self.prefix}."):
+            return None
+        tail = name.removeprefix(f"{self.prefix}.")
+        if found := _LANE.fullmatch(tail) or _OLD_LANE.fullmatch(tail):
+            facts = found.groupdict()
+            return Lane(
+                name=name,
+                kind=_kind(facts["kind"]),
+                delay_ms=int(facts["delay"]),
+                queue=facts["queue"] if facts.get("way") == "wait" else "",
+                stays=not facts["expires"],
+                is_current="way" in facts,
+            )
+        if found := _RUNG.fullmatch(tail):
+            delay_ms, is_current = int(found["resolution"]) << int(found["number"]), found["version"] == "2"
+            return Lane(name=name, kind=_kind(found["kind"]), delay_ms=delay_ms, is_rung=True, is_current=is_current)
+        if found := _LANDING.fullmatch(tail):
+            queue = found["queue"] if found["way"] == "landing" else ""
+            return Lane(name=name, kind=_kind(found["kind"]), delay_ms=_LANDING_MS, queue=queue, is_rung=True)
         return None
+
+    def lock(self) -> str:
+        """The exclusive queue that a process holds while it binds or deletes lanes; see broker/lane_lock.py."""
+        return f"{self.prefix}.v2.lock"
 
     def back(self) -> str:
         """The return exchange: what waited goes through it to its work queue."""
@@ -175,6 +242,25 @@ class Names:
             )
         return name
 
+    def _bulkhead(self, queue: WorkQueue) -> str:
+        """Which of the shared sets of lanes a work queue uses, by its name alone: every process finds the same."""
+        digest = hashlib.sha256(queue.family.encode()).hexdigest()
+        return digest[:16] if self.bulkheads is None else f"{int(digest, 16) % self.bulkheads:03d}"
+
+
+def is_orphans_way(exchange: str) -> bool:
+    """Return whether an orphan was published to this exchange: it leads back to work queues, or down the ladder."""
+    return any(part in exchange for part in (".v1.return.", ".v1.ladder.", ".v2.ladder.", ".v2.landing."))
+
+
+def waited_for(wait_queue: str, routing_key: str) -> str:
+    """Return the work queue of a message that waited in this queue under this routing key; empty if it is not ours."""
+    found = re.fullmatch(rf".+?\.(?:{_LANE.pattern})", wait_queue, re.ASCII | re.DOTALL)
+    if found and found["way"] == "wait":
+        return found["queue"]
+    is_ours = found or any(part in wait_queue for part in (".v1.wait.", ".v1.ladder.", ".v2.ladder.", "landing."))
+    return routing_key if is_ours else ""
+
 
 def foundation(names: Names) -> Topology:
     """What stands however many lanes and work queues there are."""
@@ -182,6 +268,7 @@ def foundation(names: Names) -> Topology:
     return Topology(
         exchanges=(
             ExchangeSpec(name=names.dead(), kind="direct"),
+            ExchangeSpec(name=names.lanes(), kind="direct"),
             ExchangeSpec(name=orphans, kind="fanout"),
             # When the work queue is gone, the default exchange would lose the message, or block its lane; ours parks
             # it with the orphans and the lane flows (test_when_the_work_queue_is_gone_its_retries_are_parked).
@@ -192,23 +279,32 @@ def foundation(names: Names) -> Topology:
     )
 
 
-def lane(names: Names, delay_ms: int, *, expires_ms: int = 0) -> Topology:
-    """A way to wait one fixed time.
+def lane(names: Names, queue: WorkQueue, delay_ms: int, *, expires_ms: int = 0) -> Topology:
+    """Return what messages of this work queue need to wait one fixed time.
 
     RabbitMQ expires messages at a queue's head only, hence one delay per queue
-    (test_a_short_delay_overtakes_a_long_one). The exchange is a fanout and there is no x-dead-letter-routing-key, so
-    that the routing key is free to carry the work queue's name through the wait: all work queues share the lane.
+    (test_a_short_delay_overtakes_a_long_one). Each work queue has its own lanes, because an at-least-once lane keeps at
+    most 32 messages in flight: if a work queue takes none, its lanes stop
+    (test_a_full_work_queue_holds_up_no_other_one). A shared lane has a fanout exchange, so that the routing key can
+    carry the name of the work queue through the wait.
 
-    With ``expires_ms`` it goes that long after the last message has left it, at the earliest, if it is declared again
-    in time: see broker/leases.py.
+    With ``expires_ms`` the broker deletes the lane that long after the last message left it, at the earliest, if the
+    lane is declared again in time: see broker/leases.py.
     """
-    name = names.lane(delay_ms, expires_ms=expires_ms)
-    queue = wait_queue(names, name, delay_ms=delay_ms, then=names.back())
+    name = names.lane(queue, delay_ms, expires_ms=expires_ms)
+    is_own = names.has_own_lanes(queue)
+    spec = wait_queue(names, name, delay_ms=delay_ms, then=names.back())
+    back: tuple[Argument, ...] = (("x-dead-letter-routing-key", queue.name),) if is_own else ()
     expires: tuple[Argument, ...] = (("x-expires", delay_ms + expires_ms),) if expires_ms else ()
-    queue = replace(queue, arguments=queue.arguments + _limit(names) + expires)
+    spec = replace(spec, arguments=spec.arguments + back + _limit(names) + expires)
+    if is_own:
+        binding = BindingSpec(exchange=names.lanes(), queue=name, routing_key=name)
+        return Topology(
+            exchanges=(ExchangeSpec(name=names.lanes(), kind="direct"),), queues=(spec,), bindings=(binding,)
+        )
     return Topology(
         exchanges=(ExchangeSpec(name=name, kind="fanout", auto_delete=bool(expires_ms)),),
-        queues=(queue,),
+        queues=(spec,),
         bindings=(BindingSpec(exchange=name, queue=name),),
     )
 
@@ -234,6 +330,15 @@ def around(names: Names, queue: WorkQueue) -> Topology:
     )
 
 
+def landing(names: Names, queue: WorkQueue) -> Topology:
+    """Return what a work queue needs below the ladder: without its own landing queue it could hold up every rung."""
+    name = names.landing(queue)
+    return Topology(
+        queues=(wait_queue(names, name, delay_ms=_LANDING_MS, then=names.back()),),
+        bindings=(BindingSpec(exchange=names.landings(), queue=name, routing_key=queue.name),),
+    )
+
+
 def _kind(text: str) -> QueueType:
     return "quorum" if text == "quorum" else "classic"
 
@@ -251,7 +356,3 @@ def _limit(names: Names) -> tuple[Argument, ...]:
         return ()
     refusing: tuple[Argument, ...] = () if names.kind == "quorum" else (("x-overflow", "reject-publish"),)
     return (*refusing, ("x-max-length", names.max_waiting))
-
-
-def _union(ours: tuple[Spec, ...], theirs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    return ours + tuple(spec for spec in theirs if spec not in ours)

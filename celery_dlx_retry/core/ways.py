@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.core.ladder import headers_of, rungs
 from celery_dlx_retry.core.lanes import lane_ms
-from celery_dlx_retry.core.topology import Topology, lane
+from celery_dlx_retry.core.topology import Topology, landing, lane
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.ladder import Ladder
-    from celery_dlx_retry.core.topology import Names
+    from celery_dlx_retry.core.topology import Names, WorkQueue
 
 
 class Wish(Enum):
@@ -39,12 +39,21 @@ class TakeLadder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a choice is taken: where to publish, under which headers, and what must stand for it."""
+    """How a choice is taken: where to publish, under which headers, and what must exist on the broker for it."""
 
     length_ms: int
     exchange: str
+    routing_key: str
     headers: dict[str, bool]
-    needs: Topology
+    #: What it needs besides its lane.
+    needs: Topology = field(default_factory=Topology)
+    #: The lane, which only broker/lanes.py may make.
+    lane: Topology | None = None
+
+    @property
+    def place(self) -> str:
+        """A name for where it leads, to remember whether messages were taken there."""
+        return place(self.exchange, self.routing_key)
 
 
 def choose(  # noqa: PLR0913 - all that the choice depends on
@@ -62,18 +71,29 @@ def choose(  # noqa: PLR0913 - all that the choice depends on
     return TakeLadder(steps, ladder.length_ms(steps))
 
 
-def way(choice: TakeLane | TakeLadder, names: Names, *, ladder: Ladder, lane_expires_ms: int = 0) -> Way:
-    """The choice on this broker."""
+def way(
+    choice: TakeLane | TakeLadder, names: Names, queue: WorkQueue, *, ladder: Ladder, lane_expires_ms: int = 0
+) -> Way:
+    """Return the way of a message of this work queue."""
     if isinstance(choice, TakeLane):
+        it = lane(names, queue, choice.length_ms, expires_ms=lane_expires_ms)
+        (binding,) = it.bindings
         return Way(
             length_ms=choice.length_ms,
-            exchange=names.lane(choice.length_ms, expires_ms=lane_expires_ms),
+            exchange=binding.exchange,
+            routing_key=binding.routing_key or queue.name,
             headers={},
-            needs=lane(names, choice.length_ms, expires_ms=lane_expires_ms),
+            lane=it,
         )
     return Way(
         length_ms=choice.length_ms,
         exchange=names.rung(ladder.resolution_ms, choice.steps[0]),
+        routing_key=queue.name,
         headers=headers_of(choice.steps),
-        needs=rungs(names, ladder),
+        needs=rungs(names, ladder) | landing(names, queue),
     )
+
+
+def place(exchange: str, routing_key: str) -> str:
+    """Return one name for an exchange and a routing key."""
+    return f"{exchange} {routing_key}"

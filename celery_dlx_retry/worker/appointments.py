@@ -137,7 +137,7 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
         producer.publish_message(
             value.with_headers(without_broker_headers(value.headers)),
             exchange=there.exchange,
-            routing_key=queue.name,
+            routing_key=there.routing_key,
         )
     logger.info(
         "sent on task=%s id=%s delay_ms=%d queue=%s",

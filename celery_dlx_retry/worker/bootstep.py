@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from amqp.exceptions import AMQPError
 from celery.bootsteps import StartStopStep
 from celery.exceptions import WorkerShutdown
 from celery.platforms import EX_FAILURE
@@ -18,10 +19,11 @@ from celery.worker.consumer.tasks import Tasks
 from click import ClickException
 
 from celery_dlx_retry.broker.declare import check
+from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
 from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
-from celery_dlx_retry.errors import ConfigurationError, Forbidden, Missing, NoAnswer, TopologyError
+from celery_dlx_retry.errors import ConfigurationError, DLXError, Forbidden, Missing, NoAnswer, TopologyError
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.strays import keep_strays
 from celery_dlx_retry.worker.versions import wait_for_what_is_given
@@ -104,6 +106,7 @@ class Topology(StartStopStep):
             self._runtime.settings.prefix, len(self._runtime.exact_lanes), len(consumer.task_consumer.queues),
         )  # fmt: skip
         logger.debug("topology %r", topology)
+        self._return_orphans(consumer.connection, {queue.name for queue in queues})
         self._runtime.open_pipeline()
 
     def stop(self, _consumer: Any) -> None:
@@ -137,6 +140,21 @@ class Topology(StartStopStep):
                 "waits at the other one stays there until a worker is back. Several broker URLs are meant for the "
                 "nodes of one cluster."
             )
+
+    def _return_orphans(self, connection: Connection, queues: set[str]) -> None:
+        """Bring home what found none of these queues while it was gone; a problem here must not stop the worker."""
+        names, publisher = self._runtime.names, self._runtime.publisher
+        try:
+            found = count_orphans(connection, names)
+            if found > MOST_ORPHANS:
+                logger.warning(
+                    "%d orphans are too many to look through at a start: see `celery dlx dead list -q %s`",
+                    found, names.orphans(),
+                )  # fmt: skip
+            elif found and (returned := return_orphans(connection, names, queues, publisher=publisher)):
+                logger.warning("orphans returned to their work queues count=%d", returned)
+        except (DLXError, AMQPError, OSError) as problem:
+            logger.warning("orphans not looked through: %s", problem)
 
     def _is_bare(self, connection: Connection) -> bool:
         # Not by the cluster's name: unless somebody sets it, each node may tell its own.

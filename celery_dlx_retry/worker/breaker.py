@@ -97,7 +97,7 @@ def _park(task: Any, info: DeliveryInfo, *, delay_ms: int, task_id: str) -> None
     there = runtime.way_for(info.queue, delay_ms, wish=Wish.RETRY)
     with runtime.hand_over(there) as producer:
         message = info.message.with_headers({**info.message.headers, PARKED_AT: now_ms()})
-        producer.publish_message(message, exchange=there.exchange, routing_key=info.queue.name)
+        producer.publish_message(message, exchange=there.exchange, routing_key=there.routing_key)
     runtime.published(there)
     logger.info("parked task=%s id=%s delay_ms=%d queue=%s", task.name, task_id, there.length_ms, info.queue.name)
 

@@ -17,7 +17,6 @@ class Parcel:
     """A retry that is written and not yet published: the worker's main process does that, and waits for no confirm."""
 
     message: Message
-    exchange: str
     length_ms: int
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery.worker import state
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.core.ways import Way
     from celery_dlx_retry.errors import DLXError
     from celery_dlx_retry.worker.delivery import Parcel
     from celery_dlx_retry.worker.runtime import Runtime
@@ -29,23 +30,60 @@ def can_forward(runtime: Runtime) -> bool:
 
 
 def forward(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> None:
-    """Send it on its way; ``then`` is called once, with the problem if the broker is not known to have it.
-
-    A lane that is not known to stand is made first: a publish to a missing one closes the channel, and nobody knows
-    then what became of all that was on its way beside it.
-    """
-    if can_forward(runtime) and not runtime.lanes.knows(parcel.length_ms):
-        _make_lane(runtime, parcel, queue, then)
-    else:
-        _publish(runtime, parcel, queue, functools.partial(_on_told, runtime, parcel, queue, then))
-
-
-def _publish(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> None:
-    pipeline = runtime.pipeline if can_forward(runtime) else None
-    if pipeline is None:
+    """Publish a retry; call ``then`` once, with the problem if the broker is not known to have the message."""
+    there = runtime.lanes.plain(queue, parcel.length_ms) if can_forward(runtime) else None
+    if there is None:
         then(_publish_now(runtime, parcel, queue))
     else:
-        pipeline.publish(parcel.message, exchange=parcel.exchange, routing_key=queue.name, then=then)
+        _Forward(runtime=runtime, parcel=parcel, queue=queue, there=there, then=then).start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forward:
+    """One retry on its way into its lane."""
+
+    runtime: Runtime
+    parcel: Parcel
+    queue: WorkQueue
+    there: Way
+    then: Then
+
+    def start(self) -> None:
+        # If work queues share the lane, a publish to a missing one closes the channel, and the result of every publish
+        # beside it is unknown then. So a lane that is not known to exist is made first.
+        if self.runtime.lanes.knows(self.there):
+            self._publish(self._on_result)
+        else:
+            self._make_lane()
+
+    def _publish(self, then: Then) -> None:
+        pipeline = self.runtime.pipeline if can_forward(self.runtime) else None
+        if pipeline is None:
+            then(_publish_now(self.runtime, self.parcel, self.queue))
+        else:
+            there = self.there
+            pipeline.publish(self.parcel.message, exchange=there.exchange, routing_key=there.routing_key, then=then)
+
+    def _on_result(self, problem: DLXError | None) -> None:
+        if isinstance(problem, Unroutable) and can_forward(self.runtime):
+            # The broker says that no queue has it: this is no blind second publish.
+            self.runtime.lanes.forget(self.there)
+            self._make_lane()
+        else:
+            self.then(problem)
+
+    def _make_lane(self) -> None:
+        """Make the lane in steps: a new quorum queue gets time to settle, and the event loop does not wait for it."""
+        try:
+            with self.runtime.quick_publisher.connection() as connection:
+                pause = self.runtime.lanes.make(connection, self.there)
+        except (PublishError, TopologyError) as problem:
+            self.then(problem)
+            return
+        if pause:
+            self.runtime.consumer.timer.call_after(pause, self._make_lane)
+        else:
+            self._publish(self.then)
 
 
 def _publish_now(runtime: Runtime, parcel: Parcel, queue: WorkQueue) -> DLXError | None:
@@ -54,26 +92,3 @@ def _publish_now(runtime: Runtime, parcel: Parcel, queue: WorkQueue) -> DLXError
     except (PublishError, TopologyError) as problem:
         return problem
     return None
-
-
-def _on_told(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then, problem: DLXError | None) -> None:
-    if isinstance(problem, Unroutable) and can_forward(runtime):
-        # The broker says that no queue has it: this is no blind second publish.
-        runtime.lanes.forget(parcel.length_ms)
-        _make_lane(runtime, parcel, queue, then)
-    else:
-        then(problem)
-
-
-def _make_lane(runtime: Runtime, parcel: Parcel, queue: WorkQueue, then: Then) -> None:
-    """Declare it in steps: a new quorum queue gets time to settle, which the event loop does not sit out."""
-    try:
-        with runtime.quick_publisher.connection() as connection:
-            pause = runtime.lanes.make(connection, parcel.length_ms)
-    except (PublishError, TopologyError) as problem:
-        then(problem)
-        return
-    if pause:
-        runtime.consumer.timer.call_after(pause, _make_lane, (runtime, parcel, queue, then))
-    else:
-        _publish(runtime, parcel, queue, then)

@@ -174,4 +174,3 @@ def _bury(
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         raise give_back(task, info, problem, task_id=request.id) from error
     attempt.is_ended = True
-    runtime.paces.reached(runtime.names.dead())

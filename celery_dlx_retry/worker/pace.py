@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 
+from celery_dlx_retry.core.ways import place
+
 
 class Pace:
     """One try for all who want the same, and a longer pause after each that failed."""
@@ -30,16 +32,22 @@ class Pace:
 
 
 class Paces:
-    """A pace for each exchange; what was not to be reached at all has one of its own, the empty name's."""
+    """A pace for each place that takes messages; the empty name is for a broker that was not reached at all."""
 
     def __init__(self, *, first: float, longest: float) -> None:
         self._paces: defaultdict[str, Pace] = defaultdict(lambda: Pace(first=first, longest=longest))
 
-    def failed(self, exchange: str) -> float:
+    def failed(self, where: str) -> float:
         """Seconds to wait now."""
-        return self._paces[exchange].failed()
+        return self._paces[where].failed()
 
-    def reached(self, exchange: str) -> None:
+    def reached(self, where: str) -> None:
         """It took a message."""
-        self._paces.pop(exchange, None)
+        self._paces.pop(where, None)
         self._paces.pop("", None)
+
+
+def place_of(problem: BaseException) -> str:
+    """Return the place that did not take a message; empty if the broker was not reached."""
+    exchange = getattr(problem, "exchange", None)
+    return "" if exchange is None else place(exchange, getattr(problem, "routing_key", ""))

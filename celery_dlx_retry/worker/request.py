@@ -35,12 +35,14 @@ from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, Nacked
+from celery_dlx_retry.worker.announced import delay_after_crash_ms
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.celerys import is_function
 from celery_dlx_retry.worker.clock import is_due, now_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, message_of
 from celery_dlx_retry.worker.forwarding import can_forward, forward
+from celery_dlx_retry.worker.pace import place_of
 from celery_dlx_retry.worker.returning import nack
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
@@ -208,10 +210,14 @@ class DLXRequest(Request):
 
     def _retry_is_out(self, parcel: Parcel) -> None:
         runtime = runtime_of(self._app)
-        runtime.paces.reached(parcel.exchange)
+        runtime.paces.reached(self._place(parcel))
         self._is_settled = True
         retry = self._context.retries + 1
         log_retry(self.name, self.id, retry=retry, delay_ms=parcel.length_ms, queue=self._queue.name)
+
+    def _place(self, parcel: Parcel) -> str:
+        there = runtime_of(self._app).lanes.plain(self._queue, parcel.length_ms)
+        return "" if there is None else there.place
 
     @property
     def _queue(self) -> WorkQueue:
@@ -249,9 +255,9 @@ class DLXRequest(Request):
     def _not_handed_over(self, problem: Exception) -> None:
         is_ours = isinstance(problem, DLXError)
         logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem, exc_info=not is_ours and problem)
-        self._give_back(getattr(problem, "exchange", ""))
+        self._give_back(place_of(problem))
 
-    def _give_back(self, exchange: str, *, has_waited: bool = False) -> None:
+    def _give_back(self, place: str, *, has_waited: bool = False) -> None:
         """Let the delivery go back to its queue after a pause, which the event loop must not sit out."""
         state.task_ready(self)
         runtime = runtime_of(self._app)
@@ -259,7 +265,7 @@ class DLXRequest(Request):
         if has_waited or runtime.consumer is None:
             self.reject(requeue=True)
         else:
-            runtime.consumer.timer.call_after(runtime.paces.failed(exchange), self.reject, (True,))
+            runtime.consumer.timer.call_after(runtime.paces.failed(place), self.reject, (True,))
 
     def _settle(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
@@ -294,7 +300,7 @@ class DLXRequest(Request):
             crashes, runtime = crashes_of(message.headers) + 1, runtime_of(self._app)
             if not has_retries or crashes >= runtime.settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
-            return Wait(runtime.after_a_crash_ms(crashes))
+            return Wait(delay_after_crash_ms(crashes, runtime.settings))
         if isinstance(error, TimeLimitExceeded):
             return self._decision_on_timeout(error, has_retries=has_retries)
         return Dead(Reason.FAILED)
@@ -319,7 +325,8 @@ class DLXRequest(Request):
     def _is_retried_later(self, error: BaseException, wait: Wait, exc_info: Any) -> bool:
         """Whether the event loop has taken the retry over; what is left is done when it is published."""
         runtime = runtime_of(self._app)
-        there = runtime.lanes.plain(wait.delay_ms) if can_forward(runtime) and runtime.is_bound(self._queue) else None
+        is_forwarded = can_forward(runtime) and runtime.is_bound(self._queue)
+        there = runtime.lanes.plain(self._queue, wait.delay_ms) if is_forwarded else None
         if there is None:
             return False
         parcel = self._parcel(error, there)
@@ -338,7 +345,7 @@ class DLXRequest(Request):
         there = runtime.way_for(self._queue, delay_ms, wish=Wish.RETRY, quickly=True)
         parcel = self._parcel(error, there)
         with runtime.hand_over(there, quickly=True) as producer:
-            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=self._queue.name)
+            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=there.routing_key)
         self._end_retry(error, parcel, exc_info)
 
     def _parcel(self, error: BaseException, there: Way) -> Parcel:
@@ -355,7 +362,7 @@ class DLXRequest(Request):
         if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
         message = runtime_of(self._app).capture().written(info.message.with_headers(headers))
-        return Parcel(message=message, exchange=there.exchange, length_ms=there.length_ms)
+        return Parcel(message=message, length_ms=there.length_ms)
 
     def _end_retry(self, error: BaseException, parcel: Parcel, exc_info: Any) -> None:
         self._retry_is_out(parcel)

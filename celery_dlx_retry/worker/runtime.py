@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from contextlib import suppress
@@ -15,25 +16,26 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_dlx_retry.broker.declare import check, declare
+from celery_dlx_retry.broker.lanes import make_lanes, make_missing_lanes
 from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.broker.publish import MessageCapture, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
-from celery_dlx_retry.core.backoff import Exponential
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
 from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.lanes import grid, lane_ms
+from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, lane
-from celery_dlx_retry.core.units import told
-from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, way
-from celery_dlx_retry.errors import DelayTooLong, Forbidden, NotRabbitMQ
+from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, landing
+from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, place, way
+from celery_dlx_retry.core.worker_topology import announced_lanes, possible_wait_queues, topology_without_lanes
+from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
+from celery_dlx_retry.worker.announced import announced_delays, validate_delays
 from celery_dlx_retry.worker.configuration import configured
 from celery_dlx_retry.worker.lanes import Lanes
-from celery_dlx_retry.worker.pace import Pace, Paces
+from celery_dlx_retry.worker.pace import Pace, Paces, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from celery import Celery
@@ -57,9 +59,6 @@ _SETTLED_BY_FLAGS = (
     *("lanes", "exact_lanes", "is_rabbitmq", "is_sending_plain"),
 )
 
-# What took its pool process down comes back later each time; how often is dlx_crash_limit.
-_AFTER_A_CRASH = Exponential(1, factor=10, limit=100, retries=None)
-
 
 def runtime_of(app: Celery) -> Runtime:
     """The app's own; made at first use, in every process that it is forked into the same."""
@@ -77,11 +76,12 @@ class Runtime:
         self._flags: dict[str, Any] = {}
         self._standing: set[str] = set()
         self._trusted: set[str] = set()
-        #: How soon a delivery goes back to its queue, by the exchange that took no retry or dead letter of it.
+        #: How soon a delivery goes back to its queue, by the place that took no retry or dead letter of it.
         self.paces = Paces(first=0.5, longest=_LONGEST_PAUSE_SECONDS)
         #: The main process tries something that failed only so often: its event loop stands still meanwhile.
         self.quick_pace = Pace(first=1.0, longest=_LONGEST_QUICK_PAUSE_SECONDS)
         self._has_ladder = False
+        self._landings: set[str] = set()
         self._mended = -_MEND_SECONDS
         #: Which life of a worker this is. Name and pid tell not: a container that starts again has both again.
         self.life = ""
@@ -97,14 +97,12 @@ class Runtime:
         for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
         self._standing.clear()
+        self._landings.clear()
         self._has_ladder = False
 
     def foresee(self) -> None:
         """Compute what forked children inherit, and find what is wrong with it before anything runs."""
-        for who, delays in self._announced():
-            for delay_ms in sorted(delays):
-                if delay_ms > self.settings.max_delay_ms:
-                    raise DelayTooLong(who=who, delay=told(delay_ms), limit=told(self.settings.max_delay_ms))
+        validate_delays(self._app, self.settings)
         self.exact_lanes  # noqa: B018 - computed and kept
 
     @cached_property
@@ -183,21 +181,7 @@ class Runtime:
     @cached_property
     def exact_lanes(self) -> frozenset[int]:
         """Every delay, in ms, that registered tasks are known to need."""
-        return frozenset().union(*(delays for _, delays in self._announced())) - {0}
-
-    def _announced(self) -> Iterator[tuple[str, frozenset[int]]]:
-        """Who needs which delays."""
-        longest_ms = self.settings.max_delay_ms
-        for name, task in sorted(self._app.tasks.items()):
-            if hasattr(task, "known_delays_ms"):
-                yield f"The task {name!r}", task.known_delays_ms(longest_ms)
-        if self.settings.budget is not None:
-            yield "dlx_budget", self.settings.budget.known_delays_ms()
-        yield "A crash", frozenset(min(ms, longest_ms) for ms in _AFTER_A_CRASH.known_delays_ms())
-
-    def after_a_crash_ms(self, crashes: int) -> int:
-        """How long a task waits that has taken so many pool processes down."""
-        return min(_AFTER_A_CRASH.delay_ms(crashes, Exception()) or 0, self.settings.max_delay_ms)
+        return frozenset().union(*(delays for _, delays in announced_delays(self._app, self.settings))) - {0}
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -218,10 +202,20 @@ class Runtime:
     def stand(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
         queues = list(queues)
-        topology = self.plan(queues)
-        self._declare_or_check(connection, topology)
+        lanes = self._announced_lanes(queues)
+        self._declare_or_check(connection, self._without_lanes(queues))
+        if self.settings.declare:
+            make_missing_lanes(connection, self.names, lanes)
+        else:
+            self._declare_or_check(connection, lanes)
         self._standing.update(queue.name for queue in queues)
-        return topology
+        return self.plan(queues)
+
+    def declare(self, connection: Connection, queues: Iterable[Queue], *, ladder: bool) -> None:
+        """Declare all of the plan for an operator: objects that exist are bound again."""
+        queues = list(queues)
+        declare(connection, self._without_lanes(queues, ladder=ladder))
+        make_lanes(connection, self.names, self._announced_lanes(queues))
 
     def is_bound(self, queue: WorkQueue) -> bool:
         """Whether what waited comes back to this queue: this process has seen to it."""
@@ -253,20 +247,18 @@ class Runtime:
 
     def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
         """All that must stand for a worker that consumes these queues; the ladder only needs to for countdowns."""
-        topology = foundation(self.names)
-        for queue in queues:
-            topology |= around(self.names, work_queue(queue))
-        for delay_ms in sorted(self.exact_lanes):
-            topology |= lane(self.names, delay_ms)
-        return topology | rungs(self.names, self.ladder) if ladder else topology
+        queues = list(queues)
+        return self._without_lanes(queues, ladder=ladder) | self._announced_lanes(queues)
 
-    def wait_queues(self) -> set[str]:
-        """The names of all wait queues that the app may ever have made under its present settings."""
-        settings, names = self.settings, self.names
-        steps = grid(settings.grid, settings.max_delay_ms)
-        found = {names.lane(delay_ms) for delay_ms in self.exact_lanes.union(steps)}
-        found |= {names.lane(delay_ms, expires_ms=settings.lane_expires_ms) for delay_ms in steps}
-        return found.union(queue.name for queue in rungs(names, self.ladder).queues)
+    def wait_queues(self, queues: Iterable[WorkQueue]) -> set[str]:
+        """Return the names of all wait queues that the app may have made for these work queues."""
+        return possible_wait_queues(self.names, self.settings, queues, self.exact_lanes)
+
+    def _without_lanes(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
+        return topology_without_lanes(self.names, map(work_queue, queues), ladder=self.ladder if ladder else None)
+
+    def _announced_lanes(self, queues: Iterable[Queue]) -> Topology:
+        return announced_lanes(self.names, map(work_queue, queues), self.exact_lanes)
 
     def adopt(self, queue: Queue) -> WorkQueue:
         """A queue that somebody asked for and that this worker may not consume: made as Celery would make it."""
@@ -293,9 +285,9 @@ class Runtime:
         )
         self._ensure(queue, ladder=isinstance(choice, TakeLadder), quickly=quickly)
         expires_ms = self._lane_expires_ms(choice)
-        there = way(choice, self.names, ladder=self.ladder, lane_expires_ms=expires_ms)
-        if expires_ms:
-            self.leases.renew(self.quick_publisher if quickly else self.publisher, there.needs)
+        there = way(choice, self.names, queue, ladder=self.ladder, lane_expires_ms=expires_ms)
+        if expires_ms and there.lane is not None:
+            self.leases.renew(self.quick_publisher if quickly else self.publisher, self.names, there.lane)
         return replace(there, needs=self._around(queue) | there.needs)
 
     def mend_ladder(self) -> None:
@@ -309,13 +301,19 @@ class Runtime:
     def hand_over(self, there: Way, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
         """A producer for one message on its way; what it needs is declared if it is missing, and if we may."""
         publisher = self.quick_publisher if quickly else self.publisher
-        return publisher.producer(needs=there.needs if self.settings.declare else None, headers=there.headers)
+
+        def mend(connection: Connection) -> None:
+            declare(connection, there.needs)
+            if there.lane is not None:
+                make_lanes(connection, self.names, there.lane)
+
+        return publisher.producer(mend=mend if self.settings.declare else None, headers=there.headers)
 
     def publish_retry(self, parcel: Parcel, queue: WorkQueue, *, quickly: bool = False) -> None:
         """Send a message that is written already on its way; returns when the broker has it."""
         there = self.way_for(queue, parcel.length_ms, wish=Wish.RETRY, quickly=quickly)
         with self.hand_over(there, quickly=quickly) as producer:
-            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=queue.name)
+            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=there.routing_key)
         self.published(there)
 
     def publish_dead(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
@@ -330,17 +328,19 @@ class Runtime:
         letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
         needs = self._around(queue)
         publisher = self.quick_publisher if quickly else self.publisher
-        with publisher.producer(needs=needs if self.settings.declare else None) as producer:
+        mend = functools.partial(declare, topology=needs) if self.settings.declare else None
+        with publisher.producer(mend=mend) as producer:
             producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.family)
+        self.paces.reached(place(self.names.dead(), queue.family))
 
     def published(self, there: Way) -> None:
-        """All is well: the next failure pauses briefly again, and a lane that took a message stands."""
-        self.paces.reached(there.exchange)
-        self.lanes.saw(there.length_ms)
+        """The place took a message: the next failure there pauses briefly again."""
+        self.paces.reached(there.place)
+        self.lanes.saw(there)
 
     def pause(self, problem: BaseException) -> None:
         """Wait before a delivery goes back to its queue, in a pool process."""
-        seconds = self.paces.failed(getattr(problem, "exchange", ""))
+        seconds = self.paces.failed(place_of(problem))
         with suppress(SoftTimeLimitExceeded):  # time is up: go back at once
             time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
 
@@ -362,10 +362,14 @@ class Runtime:
             missing = self._around(queue)
         if ladder and not self._has_ladder:
             missing |= rungs(self.names, self.ladder)
+        if ladder and queue.name not in self._landings:
+            missing |= landing(self.names, queue)
         if missing != Topology():
             with (self.quick_publisher if quickly else self.publisher).connection() as connection:
                 self._declare_or_check(connection, missing)
         self._has_ladder |= ladder
+        if ladder:
+            self._landings.add(queue.name)
         self._standing.add(queue.name)
 
     def _lane_expires_ms(self, choice: TakeLane | TakeLadder) -> int:

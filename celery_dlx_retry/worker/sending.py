@@ -77,7 +77,7 @@ def _directed(task: Task, options: dict[str, Any], producer: Any, *, queue: Work
         "producer": producer,
         "router": NoRouter(),
         "exchange": there.exchange,
-        "routing_key": queue.name,
+        "routing_key": there.routing_key,
     }
 
 

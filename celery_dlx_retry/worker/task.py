@@ -261,9 +261,9 @@ class DLXRetryTask(Task):
         if info.is_bound:
             runtime.trust(info.queue)
         if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
-            there = runtime.lanes.plain(wait_ms)
+            there = runtime.lanes.plain(queue, wait_ms)
         # To a lane that may not stand this process publishes by itself, which makes it.
-        is_forwarded = there is not None and runtime.lanes.knows(there.length_ms)
+        is_forwarded = there is not None and runtime.lanes.knows(there)
         if there is None or not is_forwarded:
             there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
         failure = Failure(
@@ -279,7 +279,7 @@ class DLXRetryTask(Task):
         options["add_to_parent"] = False
         if is_forwarded:
             result, message = write(self, apply_async, options, queue=queue, there=there)
-            attempt.parcel = Parcel(message=message, exchange=there.exchange, length_ms=there.length_ms)
+            attempt.parcel = Parcel(message=message, length_ms=there.length_ms)
             attempt.is_handed_over = True
             return result
         result = send_retry(self, apply_async, options, queue=queue, there=there)

@@ -29,6 +29,7 @@ from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.celerys import is_function, is_method
 from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 from celery_dlx_retry.worker.ends import is_end_of_run
+from celery_dlx_retry.worker.pace import place_of
 from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _write_on(result: Any, attempt: Attempt) -> None:
     result.dlx_is_settled = attempt.is_settled
     result.dlx_parcel = attempt.parcel
     if attempt.is_given_back:
-        result.dlx_given_back = getattr(attempt.problem, "exchange", "")
+        result.dlx_given_back = place_of(attempt.problem) if attempt.problem is not None else ""
 
 
 def _ends_unstored(error: Any, task: Any, attempt: Attempt, request: Any) -> bool:

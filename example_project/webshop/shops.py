@@ -12,6 +12,7 @@ from kombu.connection import Connection
 
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, free_ports, listens
 from celery_dlx_retry.worker.runtime import runtime_of
 from example_project.webshop.flask_shop import celery_app
@@ -92,7 +93,12 @@ class Shops:
     def waiting(self):
         """How many wait in the broker, in the lanes that the tasks' policies and options name."""
         runtime = runtime_of(celery_app)
-        return self._count([runtime.names.lane(delay_ms) for delay_ms in runtime.exact_lanes])
+        return self._count(
+            [runtime.names.lane(queue, ms) for queue in self._work_queues() for ms in runtime.exact_lanes]
+        )
+
+    def _work_queues(self):
+        return [WorkQueue(name=name) for name in self.queues.values()]
 
     def queued(self):
         """How many no worker has taken."""
@@ -120,7 +126,7 @@ class Shops:
         """Leave a broker that is not ours as it was."""
         runtime = runtime_of(celery_app)
         topology = runtime.plan([celery_app.amqp.Queues([])[queue] for queue in self.queues.values()])
-        names = {*self.queues.values(), *runtime.wait_queues()}
+        names = {*self.queues.values(), *runtime.wait_queues(self._work_queues())}
         names |= {it.name for it in (*topology.queues, *topology.exchanges)}
         with Connection(self._url) as connection:
             for each in sorted(names):

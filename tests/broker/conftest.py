@@ -11,16 +11,20 @@ from kombu.connection import Connection
 from support import eventually, put
 
 from celery_dlx_retry.broker import declare as declare_module
+from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
+from celery_dlx_retry.core.ladder import Ladder, rungs
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, landing
+from celery_dlx_retry.core.ways import TakeLane, way
 from celery_dlx_retry.errors import Unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from celery_dlx_retry.core.settings import QueueType
-    from celery_dlx_retry.core.topology import Topology
+    from celery_dlx_retry.core.ways import Way
 
 
 class Bench:
@@ -66,6 +70,17 @@ class Bench:
     def stand(self, topology: Topology) -> None:
         declare(self.connection, topology)
 
+    def lane(self, work: WorkQueue, delay_ms: int, *, expires_ms: int = 0, names: Names | None = None) -> Way:
+        """Make the lane of a work queue; return how to publish to it."""
+        names = names or self.names
+        there = way(TakeLane(delay_ms), names, work, ladder=Ladder.of(Settings()), lane_expires_ms=expires_ms)
+        self.stand(there.lane)
+        return there
+
+    def ladder(self, ladder: Ladder, *works: WorkQueue) -> None:
+        """Make a ladder with a landing queue for each of these work queues."""
+        self.stand(Topology.union([rungs(self.names, ladder), *(landing(self.names, work) for work in works)]))
+
     def put(self, queue: str, ids: Iterable[int], *, headers: Mapping[str, Any] | None = None) -> None:
         """Put messages with these ids straight into a queue; returns when all are confirmed."""
         put(self.url, ids, routing_key=queue, headers=headers)
@@ -105,7 +120,8 @@ class Bench:
 @pytest.fixture(autouse=True)
 def settled(monkeypatch) -> None:
     """Nothing here kills a broker with young quorum queues on it, so none waits for them to grow up."""
-    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 0.0)
+    for module in (declare_module, lanes_module):
+        monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture

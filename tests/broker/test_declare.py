@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support import eventually, silenced
@@ -18,7 +17,7 @@ from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
 def everything(bench, kind):
     work = WorkQueue(name=bench.queue("work", kind))
     names = bench.names
-    return foundation(names) | around(names, work) | lane_topology(names, 60_000)
+    return foundation(names) | around(names, work) | lane_topology(names, work, 60_000)
 
 
 def test_declaring_again_changes_nothing_and_leaves_messages_alone(bench, kind):
@@ -199,26 +198,6 @@ def test_who_may_not_bind_is_told_the_exchange(bench, limited_url, management):
     }
 
 
-def test_the_exchange_of_a_new_quorum_lane_appears_after_its_queue_has_settled(bench, monkeypatch):
-    monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 2.0)
-    bench.use("quorum")
-    topology = lane_topology(bench.names, 60_000)
-    lane = bench.names.lane(60_000)
-
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(declare, bench.connect(), topology)
-        eventually(lambda: bench.depth(lane) is not None)
-        seen = time.monotonic()
-        # Another process needs the same lane, and finds its queue standing already.
-        second = pool.submit(declare, bench.connect(), topology)
-        eventually(lambda: bench.has_exchange(lane))
-        age = time.monotonic() - seen
-        first.result()
-        second.result()
-
-    assert age >= 1.8
-
-
 def test_a_dead_letter_queue_that_does_not_answer_keeps_its_letters(bench, broker):
     if not broker.can_restart:
         pytest.skip("needs a broker that it may disturb")
@@ -241,55 +220,6 @@ def test_a_dead_letter_queue_that_does_not_answer_keeps_its_letters(bench, broke
     assert bench.ids(dead_letters) == list(range(100))
 
 
-def test_a_publish_into_a_lane_that_does_not_answer_is_refused_in_seconds(bench, broker):
-    if not broker.can_restart:
-        pytest.skip("needs a broker that it may disturb")
-    bench.use("quorum")
-    topology = foundation(bench.names) | lane_topology(bench.names, 60_000)
-    lane = bench.names.lane(60_000)
-    bench.stand(topology)
-    bench.connection.default_channel.exchange_delete(lane)
-
-    with silenced(broker, lane), bench.publisher().producer(needs=topology) as producer:
-        started = time.monotonic()
-        with pytest.raises(NoAnswer):
-            producer.publish("1", exchange=lane, routing_key="nowhere")
-
-    assert time.monotonic() - started < 20
-
-
-def test_a_quorum_lane_that_died_young_is_named_and_works_once_the_operator_has_deleted_it(bench, broker):
-    if not broker.can_restart:
-        pytest.skip("this broker is not ours to kill")
-    bench.use("quorum")
-    topology = foundation(bench.names) | lane_topology(bench.names, 60_000)
-    lane = bench.names.lane(60_000)
-    bench.stand(Topology(queues=topology.queues))
-
-    broker.kill()
-    broker.start()
-    # Up to RabbitMQ 4.0 its name may come back without the queue, and likewise that of the orphans.
-    eventually(lambda: stands_or_deletes_what_is_silent(bench, topology), within=40)
-    with bench.publisher().producer(needs=topology) as producer:
-        producer.publish("1", exchange=lane, routing_key="nowhere")
-
-    eventually(lambda: bench.depth(lane) == 1)
-
-
-def test_a_quorum_lane_without_its_exchange_keeps_what_waits_in_it(bench):
-    bench.use("quorum")
-    topology = foundation(bench.names) | lane_topology(bench.names, 60_000)
-    lane = bench.names.lane(60_000)
-    bench.stand(topology)
-    bench.put(lane, range(3))
-    bench.connection.default_channel.exchange_delete(lane)
-
-    bench.stand(topology)
-
-    eventually(lambda: bench.depth(lane) == 3)
-    assert bench.has_exchange(lane)
-
-
 def test_what_stands_is_not_waited_for(bench, monkeypatch, kind):
     topology = everything(bench, kind)
     bench.stand(topology)
@@ -299,16 +229,6 @@ def test_what_stands_is_not_waited_for(bench, monkeypatch, kind):
     bench.stand(topology)
 
     assert time.monotonic() - started < 10
-
-
-def stands_or_deletes_what_is_silent(bench, topology):
-    """As an operator does who knows that it is empty."""
-    try:
-        declare(bench.connect(), topology)
-    except NoAnswer as problem:
-        bench.connect().default_channel.queue_delete(problem.name)
-        return False
-    return True
 
 
 def permit(management, url, **permissions):

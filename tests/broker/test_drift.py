@@ -26,7 +26,7 @@ def api(bench, broker, management):
 def everything(bench, work):
     names = bench.names
     queue = WorkQueue(name=work)
-    return foundation(names) | around(names, queue) | lane(names, 60_000)
+    return foundation(names) | around(names, queue) | lane(names, queue, 60_000)
 
 
 def kinds(drifts):
@@ -74,17 +74,18 @@ def test_a_lost_binding_shows_over_http(bench, kind, api):
 
 
 def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management):
-    topology = everything(bench, bench.queue("work"))
+    work = bench.queue("work")
+    topology = everything(bench, work)
     bench.stand(topology)
     path = f"/policies/{management._vhost}/{bench.prefix}"
-    policy = {"pattern": f"^{bench.prefix}.v1.wait", "definition": {"message-ttl": 1000}, "apply-to": "queues"}
+    policy = {"pattern": f"^{bench.prefix}.v2.wait", "definition": {"message-ttl": 1000}, "apply-to": "queues"}
     management.call("PUT", path, policy)
     try:
         found = eventually(lambda: list(find(bench.connection, topology, api)))
     finally:
         management.call("DELETE", path)
 
-    assert kinds(found) == [("policy", bench.names.lane(60_000))]
+    assert kinds(found) == [("policy", bench.names.lane(WorkQueue(name=work), 60_000))]
 
 
 def test_who_may_not_configure_learns_what_could_not_be_checked(bench, limited_url):
@@ -163,8 +164,8 @@ def test_the_api_is_looked_for_at_the_brokers_host(bench):
 
 def test_the_state_tells_what_every_queue_holds_and_leaves_it_there(bench, kind, api):
     work = bench.work(kind)
-    bench.stand(lane(bench.names, 60_000))
-    waiting = Lane(name=bench.names.lane(60_000), kind=kind, delay_ms=60_000)
+    bench.lane(work, 60_000)
+    waiting = Lane(name=bench.names.lane(work, 60_000), kind=kind, delay_ms=60_000, queue=work.name)
     dead, orphans = bench.names.dead_letters(work.name), bench.names.orphans()
     record = DeadRecord(
         reason=Reason.FAILED, task="t", task_id="1", queue=work.name, family=work.name, worker="", attempts=1,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from support import eventually
 
 from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.core.ladder import Ladder, rungs
+from celery_dlx_retry.core.ladder import Ladder
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.core.ways import TakeLadder, way
@@ -21,7 +21,7 @@ DELAYS_MS = (1, 20, 21, 100, 310, 640, 1_260, 2_540)  # one rung, several, all o
 def send(bench, queue, delay_ms, ladder=LADDER, **headers):
     """Publish it onto the ladder; its headers say when."""
     steps = ladder.steps(delay_ms)
-    there = way(TakeLadder(steps, ladder.length_ms(steps)), bench.names, ladder=ladder)
+    there = way(TakeLadder(steps, ladder.length_ms(steps)), bench.names, queue, ladder=ladder)
     with bench.publisher().producer(headers=there.headers) as producer:
         facts = {"delay": delay_ms, "at": time.monotonic(), **headers}
         producer.publish("", exchange=there.exchange, routing_key=queue.name, headers=facts)
@@ -29,7 +29,7 @@ def send(bench, queue, delay_ms, ladder=LADDER, **headers):
 
 def test_no_message_is_early_or_much_too_late_whatever_rungs_it_takes(bench, kind):
     work = bench.work(kind, name=f"{kind}.with.dots#*")
-    bench.stand(rungs(bench.names, LADDER))
+    bench.ladder(LADDER, work)
     for delay_ms in DELAYS_MS:
         send(bench, work, delay_ms)
 
@@ -43,14 +43,14 @@ def test_no_message_is_early_or_much_too_late_whatever_rungs_it_takes(bench, kin
 
 def test_every_rung_of_its_delay_is_passed_once_and_no_other(bench, kind):
     work = bench.work(kind)
-    bench.stand(rungs(bench.names, LADDER))
+    bench.ladder(LADDER, work)
 
     send(bench, work, 20 * 0b1101101)
 
     eventually(lambda: bench.depth(work.name))
     (message,) = bench.take(work.name)
     passed = {death["queue"] for death in message.headers["x-death"]}
-    assert passed == {bench.names.rung(20, number) for number in (0, 2, 3, 5, 6)}
+    assert passed == {*(bench.names.rung(20, number) for number in (0, 2, 3, 5, 6)), bench.names.landing(work)}
     assert {death["count"] for death in message.headers["x-death"]} == {1}
     assert message.delivery_info["routing_key"] == work.name
 
@@ -58,7 +58,7 @@ def test_every_rung_of_its_delay_is_passed_once_and_no_other(bench, kind):
 def test_a_message_goes_down_the_ladder_again_and_again(bench, kind):
     """RabbitMQ 3 drops what seems to go in a circle: so nothing of the first way may go along."""
     work = bench.work(kind)
-    bench.stand(rungs(bench.names, LADDER))
+    bench.ladder(LADDER, work)
 
     headers = {}
     for _ in range(3):
@@ -66,17 +66,16 @@ def test_a_message_goes_down_the_ladder_again_and_again(bench, kind):
         eventually(lambda: bench.depth(work.name))
         (message,) = bench.take(work.name)
         headers = message.headers
-        assert len(headers["x-death"]) == 2
+        assert len(headers["x-death"]) == 3  # two rungs and the landing queue
 
 
 def test_the_ladder_of_the_default_settings_stands_and_can_be_declared_again(bench, kind):
     ladder = Ladder.of(Settings())
-    topology = rungs(bench.names, ladder)
-
-    bench.stand(topology)
-    bench.stand(topology)
-
     work = bench.work(kind)
+
+    bench.ladder(ladder, work)
+    bench.ladder(ladder, work)
+
     send(bench, work, 150, ladder=ladder)
     send(bench, work, ladder.longest_ms, ladder=ladder)
     eventually(lambda: bench.depth(work.name) == 1)
@@ -86,9 +85,9 @@ def test_the_ladder_of_the_default_settings_stands_and_can_be_declared_again(ben
 def test_a_longer_ladder_stands_on_a_shorter_one(bench, kind):
     work = bench.work(kind)
     shorter, longer = Ladder(resolution_ms=20, rungs=2), Ladder(resolution_ms=20, rungs=4)
-    bench.stand(rungs(bench.names, shorter))
+    bench.ladder(shorter, work)
 
-    bench.stand(rungs(bench.names, longer))
+    bench.ladder(longer, work)
 
     send(bench, work, 20 * 0b1111, ladder=longer)
     eventually(lambda: bench.depth(work.name) == 1)
@@ -96,7 +95,7 @@ def test_a_longer_ladder_stands_on_a_shorter_one(bench, kind):
 
 def test_when_the_work_queue_is_gone_its_messages_are_parked_under_its_name(bench, kind):
     gone, other = WorkQueue(name=f"{bench.prefix}.gone"), bench.work(kind, name="other")
-    bench.stand(rungs(bench.names, LADDER))
+    bench.ladder(LADDER, other)
 
     for _ in range(5):
         send(bench, gone, 60)
@@ -112,7 +111,7 @@ def test_when_the_work_queue_is_gone_its_messages_are_parked_under_its_name(benc
 
 def test_messages_of_one_delay_come_back_in_the_order_of_their_coming(bench, kind):
     work = bench.work(kind)
-    bench.stand(rungs(bench.names, LADDER))
+    bench.ladder(LADDER, work)
 
     for number in range(20):
         send(bench, work, 140, number=number)

@@ -9,23 +9,19 @@ import time
 import pytest
 from support import eventually
 
-from celery_dlx_retry.core.topology import Names, lane
+from celery_dlx_retry.core.topology import Names
 from celery_dlx_retry.errors import Nacked
 
 
 @pytest.mark.usefixtures("kind")
 def test_a_short_delay_overtakes_a_long_one(bench):
-    delays_ms = (5_000, 1_000, 100)
     works = [bench.work(work_kind, name=work_kind) for work_kind in ("classic", "quorum")]
-    for delay_ms in delays_ms:
-        bench.stand(lane(bench.names, delay_ms))
+    ways = [bench.lane(work, delay_ms) for delay_ms in (5_000, 1_000, 100) for work in works]
 
     with bench.publisher().producer() as producer:
-        for delay_ms in delays_ms:
-            for work in works:
-                headers = {"delay": delay_ms, "at": time.monotonic()}
-                exchange = bench.names.lane(delay_ms)
-                producer.publish("", exchange=exchange, routing_key=work.name, headers=headers)
+        for there in ways:
+            headers = {"delay": there.length_ms, "at": time.monotonic()}
+            producer.publish("", exchange=there.exchange, routing_key=there.routing_key, headers=headers)
     arrivals = arrive([work.name for work in works], bench.connection, count=6)
 
     for work in works:
@@ -37,13 +33,12 @@ def test_a_short_delay_overtakes_a_long_one(bench):
 
 def test_a_lane_returns_messages_in_the_order_of_their_coming(bench, kind):
     works = [bench.work(kind, name=name) for name in ("one", "two")]
-    bench.stand(lane(bench.names, 200))
+    ways = [bench.lane(work, 200) for work in works]
 
     with bench.publisher().producer() as producer:
         for number in range(20):
-            producer.publish(
-                "", exchange=bench.names.lane(200), routing_key=works[number % 2].name, headers={"id": number}
-            )
+            there = ways[number % 2]
+            producer.publish("", exchange=there.exchange, routing_key=there.routing_key, headers={"id": number})
     eventually(lambda: [bench.depth(work.name) for work in works] == [10, 10])
 
     assert bench.ids(works[0].name) == list(range(0, 20, 2))
@@ -52,13 +47,12 @@ def test_a_lane_returns_messages_in_the_order_of_their_coming(bench, kind):
 
 def test_when_the_work_queue_is_gone_its_retries_are_parked(bench, kind):
     gone, other = bench.work(kind, name="gone"), bench.work(kind, name="other")
-    bench.stand(lane(bench.names, 700))
-    exchange = bench.names.lane(700)
+    ways = [bench.lane(work, 700) for work in (gone, other)]
 
     with bench.publisher().producer() as producer:
         for number in range(20):
-            work = gone if number < 10 else other
-            producer.publish("", exchange=exchange, routing_key=work.name, headers={"id": number})
+            there = ways[number // 10]
+            producer.publish("", exchange=there.exchange, routing_key=there.routing_key, headers={"id": number})
     bench.connection.default_channel.queue_delete(gone.name)
     eventually(lambda: bench.depth(other.name) == 10)
     orphans = eventually(lambda: bench.depth(bench.names.orphans()) == 10 and bench.names.orphans())
@@ -66,19 +60,19 @@ def test_when_the_work_queue_is_gone_its_retries_are_parked(bench, kind):
     parked = bench.take(orphans)
     assert [int(message.headers["id"]) for message in parked] == list(range(10))
     assert {message.delivery_info["routing_key"] for message in parked} == {gone.name}
-    assert bench.depth(bench.names.lane(700)) == 0
+    assert bench.depth(bench.names.lane(gone, 700)) == 0
     assert bench.depth(gone.name) is None
 
 
 def test_all_but_the_way_survives_the_wait(bench, kind):
     work = bench.work(kind)
-    bench.stand(lane(bench.names, 100))
+    there = bench.lane(work, 100)
 
     with bench.publisher().producer() as producer:
         producer.publish(
             {"n": 1},
-            exchange=bench.names.lane(100),
-            routing_key=work.name,
+            exchange=there.exchange,
+            routing_key=there.routing_key,
             headers={"nested": {"a": [1, {"b": 2}]}},
             priority=4,
             correlation_id="c",
@@ -99,13 +93,13 @@ def test_all_but_the_way_survives_the_wait(bench, kind):
 
 def test_a_full_lane_refuses_and_what_it_took_comes_back(bench, kind):
     work, names = bench.work(kind), Names(prefix=bench.prefix, kind=kind, max_waiting=5)
-    bench.stand(lane(names, 1_500))
+    there = bench.lane(work, 1_500, names=names)
     publisher = bench.publisher()
 
     def is_taken():
         try:
             with publisher.producer() as producer:
-                producer.publish("", exchange=names.lane(1_500), routing_key=work.name)
+                producer.publish("", exchange=there.exchange, routing_key=there.routing_key)
         except Nacked:
             return False
         return True

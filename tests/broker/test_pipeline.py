@@ -12,7 +12,7 @@ from support import eventually
 
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.core.topology import lane
+from celery_dlx_retry.core.topology import Names, WorkQueue
 from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
 
 
@@ -148,8 +148,8 @@ def test_a_message_that_no_queue_takes_is_unroutable_and_no_other(bench, loop):
 
 
 def test_a_lane_that_is_gone_is_unroutable_and_what_was_beside_it_is_not_said_to_be_there(bench, loop):
-    queue, gone, it = bench.queue(), bench.names.lane(1000), loop()
-    bench.stand(lane(bench.names, 1000))
+    queue, it, names = bench.queue(), loop(), Names(prefix=bench.prefix, kind="classic", bulkheads=1)
+    gone = bench.lane(WorkQueue(name=queue), 1000, names=names).exchange
     it.publish(0, queue=queue, exchange=gone)
     it.hear_of(1)
     bench.connection.default_channel.exchange_delete(gone)

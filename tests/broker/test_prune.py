@@ -1,4 +1,4 @@
-"""Lanes are found, and those that nobody needs can go; never with a message in them."""
+"""Lanes are found, and an operator can delete those that are no longer used; never with a message in them."""
 
 from __future__ import annotations
 
@@ -7,171 +7,191 @@ import threading
 from contextlib import suppress
 
 import pytest
-from amqp.exceptions import InternalError
 from support import eventually, put
 
-from celery_dlx_retry.broker import lanes as lanes_module
-from celery_dlx_retry.broker.lanes import prune, standing_lanes
+from celery_dlx_retry.broker.lanes import existing_lanes, make_lanes
 from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.broker.management import management_of
-from celery_dlx_retry.core.topology import Lane, around, foundation, lane
+from celery_dlx_retry.broker.prune import COUNT_SECONDS, prune
+from celery_dlx_retry.core.topology import ExchangeSpec, Lane, Names, Topology, WorkQueue, around, foundation, lane
 from celery_dlx_retry.errors import Forbidden, PublishError, TopologyError
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """Less time for what is on its way makes each race more likely, not less."""
-    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 0.15)
+HOLDS, LOOKED_INTO, USED_AGAIN = "something waits in it", "somebody looks into it", "in use again"
 
 
-def a_lane(bench, kind, delay_ms=60_000):
-    bench.stand(lane(bench.names, delay_ms))
-    return Lane(name=bench.names.lane(delay_ms), kind=kind, delay_ms=delay_ms)
+@pytest.fixture
+def api(bench, broker):
+    return management_of(bench.connection, broker.management_url)
 
 
-def pruned(bench, *lanes):
-    return {each.name: reason for each, reason in prune(bench.connect(), lanes)}
+@pytest.fixture
+def work(bench, kind):
+    return bench.work(kind)
 
 
-def test_standing_lanes_are_found_with_and_without_the_http_api(bench, broker, kind):
-    bench.work(kind)
-    expected = [a_lane(bench, kind, 1000), a_lane(bench, kind, 60_000)]
-    api = management_of(bench.connection, broker.management_url)
-    search = {"possible": [bench.names.lane(delay_ms) for delay_ms in (500, 1000, 60_000)]}
+def a_lane(bench, work, delay_ms=60_000, names=None):
+    names = names or bench.names
+    bench.lane(work, delay_ms, names=names)
+    return names.lane_of(names.lane(work, delay_ms))
 
-    over_amqp = standing_lanes(bench.connection, bench.names, **search, management=None)
-    over_http = eventually(lambda: standing_lanes(bench.connection, bench.names, **search, management=api))
+
+def pruned(bench, api, *lanes, count_seconds=COUNT_SECONDS, connection=None):
+    eventually(lambda: all("messages" in api.queues().get(it.name, {}) for it in lanes))  # it has been counted
+    outcome = prune(connection or bench.connect(), bench.names, lanes, management=api, count_seconds=count_seconds)
+    return {each.name: reason for each, reason in outcome}
+
+
+def takes(bench, lane, work):
+    """Whether a message for the lane gets into it."""
+    exchange, key = (bench.names.lanes(), lane.name) if lane.queue else (lane.name, work.name)
+    channel = bench.connect().channel()
+    returned = []
+    channel.events["basic_return"].add(lambda *facts: returned.append(facts))
+    message = channel.prepare_message(b"", headers={"id": "1"})
+    channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True)
+    return not returned
+
+
+def is_bound(api, lane):
+    return any(binding.queue == lane.name and binding.exchange for binding in api.bindings())
+
+
+def test_lanes_are_found_with_and_without_the_http_api(bench, api, work):
+    expected = [a_lane(bench, work, 1000), a_lane(bench, work, 60_000)]
+    search = {"possible": [bench.names.lane(work, delay_ms) for delay_ms in (500, 1000, 60_000)]}
+
+    over_amqp = existing_lanes(bench.connection, bench.names, **search, management=None)
+    over_http = eventually(lambda: existing_lanes(bench.connection, bench.names, **search, management=api))
 
     assert over_amqp == over_http == expected
 
 
-def test_an_empty_lane_goes_with_its_exchange(bench, kind):
-    empty = a_lane(bench, kind)
-
-    assert pruned(bench, empty) == {empty.name: ""}
-
-    assert bench.depth(empty.name) is None
-    assert not bench.has_exchange(empty.name)
-
-
-def test_a_lane_with_a_message_stays_as_it_was(bench, kind):
-    full, empty = a_lane(bench, kind), a_lane(bench, kind, 70_000)
-    bench.put(full.name, [1])
-
-    assert pruned(bench, full, empty) == {full.name: "something waits in it", empty.name: ""}
-
-    assert bench.has_exchange(full.name)
-    assert bench.ids(full.name) == [1]
-
-
-def test_a_lane_that_is_looked_into_is_not_pruned(bench, kind):
-    """Its messages are in nobody's count, and the broker would delete them with a queue that it calls empty."""
-    looked_into = a_lane(bench, kind)
-    bench.put(looked_into.name, [1, 2])
-    with looking(bench.connection, looked_into.name, kind=kind) as messages:
-        assert len(list(messages)) == 2
-
-        assert pruned(bench, looked_into) == {looked_into.name: "somebody looks into it"}
-
-    eventually(lambda: bench.depth(looked_into.name) == 2)
-    assert bench.has_exchange(looked_into.name)
-
-
-def test_what_somebody_held_with_no_consumer_and_gives_back_keeps_the_lane(bench, kind):
-    peeked = a_lane(bench, kind)
-    bench.put(peeked.name, [1])
+def test_what_prune_deletes_and_what_it_keeps(bench, api, work, kind):
+    shared = Names(prefix=bench.prefix, kind=kind, bulkheads=1)
+    old = Lane(name=f"{bench.prefix}.v1.wait.{kind}.000000060000", kind=kind, delay_ms=60_000, is_current=False)
+    empty, full, held, peeked = (a_lane(bench, work, delay_ms) for delay_ms in (60_000, 70_000, 80_000, 90_000))
+    empty_shared, full_shared = (a_lane(bench, work, delay_ms, names=shared) for delay_ms in (60_000, 70_000))
+    (spec,) = lane(bench.names, work, 60_000).queues
+    old_queue = type(spec)(name=old.name, arguments=spec.arguments)
+    bench.stand(Topology(exchanges=(ExchangeSpec(name=old.name, kind="fanout"),), queues=(old_queue,)))
+    bench.connection.default_channel.queue_bind(old.name, old.name)
+    for each in (full, held, peeked, full_shared):
+        bench.put(each.name, [1])
+    # Over AMQP a lane looks empty while somebody holds what is in it.
     other = bench.connect().channel()
     other.basic_get(peeked.name)
-    outcome = prune(bench.connect(), [peeked])
-    # A quorum queue calls one a consumer who has got a message: there it is held until the end.
-    timer = threading.Timer(0.05, other.close)
-    if kind == "classic":
-        timer.start()
+    with looking(bench.connection, held.name, kind=kind) as messages:
+        assert len(list(messages)) == 1
+        eventually(lambda: api.queues()[held.name].get("consumers"))
+        eventually(lambda: all(api.queues()[it.name].get("messages") == 1 for it in (full, peeked, full_shared)))
 
-    ((_, reason),) = outcome
+        outcome = pruned(bench, api, empty, full, held, peeked, empty_shared, full_shared, old)
 
-    timer.join() if kind == "classic" else other.close()
-    assert reason == ("something waits in it" if kind == "classic" else "somebody looks into it")
-    assert bench.has_exchange(peeked.name)
-    eventually(lambda: bench.depth(peeked.name) == 1)
+    assert outcome == {
+        empty.name: "",
+        full.name: HOLDS,
+        held.name: LOOKED_INTO,
+        peeked.name: outcome[peeked.name],
+        empty_shared.name: "",
+        full_shared.name: HOLDS,
+        old.name: "",
+    }
+    assert outcome[peeked.name] in {HOLDS, LOOKED_INTO}  # a quorum queue takes a basic.get for a consumer
+    other.close()
+    assert [bench.depth(it.name) for it in (empty, empty_shared, old)] == [None] * 3
+    assert not any(bench.has_exchange(it.name) for it in (empty_shared, old))
+    for each in (full, held, peeked, full_shared):
+        eventually(lambda name=each.name: bench.depth(name) == 1)
+        assert takes(bench, each, work)
 
 
-def test_a_lane_that_is_made_again_meanwhile_stays(bench, kind, monkeypatch):
-    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 2.0)
-    wanted = a_lane(bench, kind)
-    outcome = prune(bench.connect(), [wanted])
+def test_a_lane_whose_work_queue_is_full_is_not_pruned(bench, api):
+    """Its expired messages are in no count of AMQP, and the broker would delete them with the queue."""
+    bench.use("quorum")
+    full = WorkQueue(name=bench.queue("full", "quorum", x_max_length=1, x_overflow="reject-publish"))
+    bench.stand(foundation(bench.names) | around(bench.names, full))
+    put(bench.url, range(3), routing_key=full.name)
+    blocked = a_lane(bench, full, 100)
+    put(bench.url, range(40), exchange=bench.names.lanes(), routing_key=blocked.name)
+    eventually(lambda: bench.depth(blocked.name) == 0)
 
-    def publish():
-        eventually(lambda: not bench.has_exchange(wanted.name))
-        bench.stand(lane(bench.names, 60_000))
+    assert pruned(bench, api, blocked) == {blocked.name: HOLDS}
 
-    publisher = threading.Thread(target=publish)
+    assert takes(bench, blocked, full)
+
+
+def test_a_lane_that_is_bound_again_meanwhile_stays(bench, api, work):
+    wanted = a_lane(bench, work)
+
+    def bind_again():
+        eventually(lambda: not is_bound(api, wanted))
+        make_lanes(bench.connect(), bench.names, lane(bench.names, work, 60_000))
+
+    publisher = threading.Thread(target=bind_again)
     publisher.start()
 
-    assert [reason for _, reason in outcome] == ["in use again"]
+    assert pruned(bench, api, wanted, count_seconds=3.0) == {wanted.name: USED_AGAIN}
     publisher.join()
-    assert bench.depth(wanted.name) == 0
+    assert takes(bench, wanted, work)
 
 
-def test_ctrl_c_leaves_every_lane_with_its_exchange(bench, kind, monkeypatch):
-    monkeypatch.setattr(lanes_module, "SETTLE_SECONDS", 20.0)
-    lanes = [a_lane(bench, kind, delay_ms) for delay_ms in (60_000, 70_000)]
+def test_ctrl_c_leaves_every_lane_bound(bench, api, work):
+    lanes = [a_lane(bench, work, delay_ms) for delay_ms in (60_000, 70_000)]
 
     def interrupt():
-        eventually(lambda: not any(bench.has_exchange(it.name) for it in lanes))
+        eventually(lambda: not any(is_bound(api, it) for it in lanes))
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     operator = threading.Thread(target=interrupt)
     operator.start()
     with pytest.raises(KeyboardInterrupt):
-        list(prune(bench.connect(), lanes))
+        pruned(bench, api, *lanes, count_seconds=30.0)
     operator.join()
 
-    assert all(bench.has_exchange(it.name) for it in lanes)
-    for it in lanes:
-        put(bench.url, [1], exchange=it.name, routing_key="any")
-        eventually(lambda name=it.name: bench.depth(name) == 1)
+    assert all(takes(bench, it, work) for it in lanes)
 
 
-def test_who_may_not_configure_prunes_nothing(bench, limited_url):
-    empty = a_lane(bench, "classic")
+def test_a_user_who_may_not_configure_prunes_nothing(bench, api, limited_url):
+    work = bench.work()
+    empty = a_lane(bench, work)
 
     with pytest.raises(Forbidden):
-        list(prune(bench.connect(url=limited_url), [empty]))
+        pruned(bench, api, empty, connection=bench.connect(url=limited_url))
 
-    assert bench.depth(empty.name) == 0
-    assert bench.has_exchange(empty.name)
+    assert takes(bench, empty, work)
 
 
-def test_publishing_while_lanes_are_pruned_loses_nothing(bench, kind):
-    work = bench.work(kind)
-    short = a_lane(bench, kind, 100)
-    needs = foundation(bench.names) | around(bench.names, work) | lane(bench.names, 100)
+def test_publishing_while_lanes_are_pruned_loses_nothing(bench, api):
+    bench.use("quorum")
+    work = bench.work("quorum")
+    short = a_lane(bench, work, 100)
     publisher = bench.publisher()
     ended = threading.Event()
-    outcomes = []
+    outcomes, confirmed = [], []
 
     def keep_pruning():
         while not ended.is_set():
-            # RabbitMQ 4.3 answers 541 at times to one who deletes an exchange while another declares it.
-            with suppress(InternalError):
-                outcomes.extend(reason for _, reason in prune(bench.connect(), [short]))
+            if bench.depth(short.name) is not None:
+                outcomes.extend(pruned(bench, api, short).values())
+
+    def mend(connection):
+        make_lanes(connection, bench.names, lane(bench.names, work, 100))
 
     pruner = threading.Thread(target=keep_pruning)
     pruner.start()
-    confirmed = []
     try:
-        while outcomes.count("") < 3 and pruner.is_alive():
+        while not (outcomes.count("") and confirmed and confirmed[-1] > 50) and pruner.is_alive():
             # As a worker does: what is not confirmed stays where it is, and is tried again.
-            with suppress(PublishError, TopologyError), publisher.producer(needs=needs) as producer:
+            with suppress(PublishError, TopologyError), publisher.producer(mend=mend) as producer:
                 number = len(confirmed)
-                producer.publish(b"", exchange=short.name, routing_key=work.name, headers={"id": number})
+                producer.publish(b"", exchange=bench.names.lanes(), routing_key=short.name, headers={"id": number})
                 confirmed.append(number)
-            ended.wait(0.01 * (len(confirmed) % 40))  # at times long enough that the lane is empty
+            # Now and then so long that the lane is counted empty and deleted.
+            ended.wait(0.01 if len(confirmed) % 20 else 2 * COUNT_SECONDS - 1)
     finally:
         ended.set()
         pruner.join()
 
-    assert outcomes.count("") >= 3
+    assert outcomes.count("") >= 1
     eventually(lambda: bench.depth(work.name) >= len(confirmed))
     assert set(bench.ids(work.name)) == set(confirmed)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import billiard
 import pytest
 from kombu.exceptions import EncodeError, SerializerNotInstalled
 from support import eventually
 
-from celery_dlx_retry.core.topology import around, foundation, lane
+from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.lanes import make_lanes
+from celery_dlx_retry.core.ladder import Ladder
+from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.core.ways import TakeLane, way
 from celery_dlx_retry.errors import Nacked, Unreachable, Unroutable
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
 
@@ -90,32 +96,33 @@ def test_an_exchange_without_a_queue_behind_it_is_unroutable(bench):
 
 def test_a_lane_that_does_not_exist_is_declared_and_takes_the_message(bench, kind):
     work = bench.work(kind)
-    needs = foundation(bench.names) | around(bench.names, work) | lane(bench.names, 100)
+    there = way(TakeLane(100), bench.names, work, ladder=Ladder.of(Settings()))
+    mend = partial(make_lanes, names=bench.names, lanes=there.lane)
 
-    with bench.publisher().producer(needs=needs) as producer:
-        producer.publish("", exchange=bench.names.lane(100), routing_key=work.name, headers={"id": 7})
+    with bench.publisher().producer(mend=mend) as producer:
+        producer.publish("", exchange=there.exchange, routing_key=there.routing_key, headers={"id": 7})
     eventually(lambda: bench.depth(work.name))
 
     assert bench.ids(work.name) == [7]
 
 
 def test_a_lane_whose_wait_queue_was_deleted_is_made_whole(bench):
-    work, name = bench.work(), bench.names.lane(100)
-    needs = lane(bench.names, 100)
-    bench.stand(needs)
-    bench.connection.default_channel.queue_delete(name)
+    work = bench.work()
+    there = bench.lane(work, 100)
+    bench.connection.default_channel.queue_delete(bench.names.lane(work, 100))
+    mend = partial(make_lanes, names=bench.names, lanes=there.lane)
 
-    with bench.publisher().producer(needs=needs) as producer:
-        producer.publish("", exchange=name, routing_key=work.name, headers={"id": 7})
+    with bench.publisher().producer(mend=mend) as producer:
+        producer.publish("", exchange=there.exchange, routing_key=there.routing_key, headers={"id": 7})
     eventually(lambda: bench.depth(work.name))
 
     assert bench.ids(work.name) == [7]
 
 
 def test_what_is_needed_and_does_not_help_is_still_unroutable(bench):
-    needs = foundation(bench.names)
+    mend = partial(declare, topology=foundation(bench.names))
 
-    with pytest.raises(Unroutable), bench.publisher().producer(needs=needs) as producer:
+    with pytest.raises(Unroutable), bench.publisher().producer(mend=mend) as producer:
         producer.publish("", exchange=bench.names.dead(), routing_key="nobody")
 
 

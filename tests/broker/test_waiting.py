@@ -13,7 +13,7 @@ from support import eventually, put
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.broker.waiting import take, waiting
 from celery_dlx_retry.core.headers import PARKED_AT, Failure, with_failure
-from celery_dlx_retry.core.topology import Lane, lane
+from celery_dlx_retry.core.topology import Lane
 from celery_dlx_retry.errors import CannotLook, Missing, Unroutable
 
 # Generous: the machine that runs this may be busy. Each claim about order and about "not early" is exact.
@@ -27,8 +27,9 @@ class Road:
     def __init__(self, bench, kind, delay_ms):
         self.bench, self.delay_ms = bench, delay_ms
         self.work = bench.work(kind)
-        bench.stand(lane(bench.names, delay_ms))
-        self.lane = Lane(name=bench.names.lane(delay_ms), kind=kind, delay_ms=delay_ms)
+        self.way = bench.lane(self.work, delay_ms)
+        name = bench.names.lane(self.work, delay_ms)
+        self.lane = Lane(name=name, kind=kind, delay_ms=delay_ms, queue=self.work.name)
         self.sent = {}
         self._channel = bench.connect().channel()
         self._channel.confirm_select()
@@ -41,7 +42,7 @@ class Road:
             headers = {"id": each, "task": "shop.charge", "retries": 1, **with_failure({}, failure), **more}
             message = RawMessage(f"body of {each}", application_headers=headers, delivery_mode=2)
             self.sent[each] = time.monotonic()
-            self._channel.basic_publish_confirm(message, exchange=self.lane.name, routing_key=self.work.name)
+            self._channel.basic_publish_confirm(message, exchange=self.way.exchange, routing_key=self.way.routing_key)
 
     def arrivals(self, count):
         """The next so many that come back: id -> how many ms after they were sent."""
@@ -117,7 +118,7 @@ def test_looks_at_many_leave_order_and_due_times(bench, kind):
     road = Road(bench, kind, 3_000)
     ids = [str(number) for number in range(150)]
     road.sent = dict.fromkeys(ids, time.monotonic())
-    put(bench.url, ids, exchange=road.lane.name, routing_key=road.work.name)
+    put(bench.url, ids, exchange=road.way.exchange, routing_key=road.way.routing_key)
     for limit in (1, 2, None):
         list(waiting(bench.connection, road.lane, limit=limit))
 
@@ -253,7 +254,7 @@ def test_a_task_whose_history_is_no_use_is_told_without_a_due_time(bench, histor
     road = Road(bench, "classic", 60_000)
     headers = {"id": 7, "task": None, "retries": "many"} | ({"dlx-history": history} if history else {})
     road._channel.basic_publish_confirm(
-        RawMessage("", application_headers=headers), exchange=road.lane.name, routing_key=road.work.name
+        RawMessage("", application_headers=headers), exchange=road.way.exchange, routing_key=road.way.routing_key
     )
 
     (task,) = waiting(bench.connection, road.lane)

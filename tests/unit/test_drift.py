@@ -14,6 +14,7 @@ from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
 
 NAMES = Names(kind="classic")
+ORDERS = WorkQueue(name="orders")
 
 
 def bound(exchange, queue, routing_key, *arguments):
@@ -63,7 +64,7 @@ def test_a_binding_with_other_arguments_is_another_one():
     ids=str,
 )
 def test_a_policy_is_drift_if_it_takes_messages_away(definition, harms):
-    topology = lane(Names(kind="quorum"), 5000)
+    topology = lane(Names(kind="quorum"), ORDERS, 5000)
 
     policies = BrokerPolicies(user=(broker_policy("^dlx[.]", definition), broker_policy("^other$", {"expires": 1})))
 
@@ -116,12 +117,12 @@ def test_an_operators_policy_adds_and_its_smaller_numbers_win():
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_the_lane_of_a_name_is_the_lane_that_has_it(kind):
     names = Names(kind=kind)
-    name, expiring = names.lane(319_299), names.lane(319_299, expires_ms=600_000)
-    limited = Names(kind=kind, max_waiting=7).lane(319_299)
+    name, expiring = names.lane(ORDERS, 319_299), names.lane(ORDERS, 319_299, expires_ms=600_000)
+    limited = Names(kind=kind, max_waiting=7).lane(ORDERS, 319_299)
 
-    assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=319_299)
-    assert NAMES.lane_of(limited) == Lane(name=limited, kind=kind, delay_ms=319_299)
-    assert NAMES.lane_of(expiring) == Lane(name=expiring, kind=kind, delay_ms=319_299, stays=False)
+    assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=319_299, queue="orders")
+    assert NAMES.lane_of(limited) == Lane(name=limited, kind=kind, delay_ms=319_299, queue="orders")
+    assert NAMES.lane_of(expiring) == Lane(name=expiring, kind=kind, delay_ms=319_299, queue="orders", stays=False)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -129,6 +130,34 @@ def test_a_rung_is_as_long_as_its_number_says(kind):
     name = Names(kind=kind).rung(100, 7)
 
     assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=12_800, is_rung=True)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_landing_queue_is_a_part_of_the_ladder(kind):
+    name = Names(kind=kind).landing(ORDERS)
+
+    assert NAMES.lane_of(name) == Lane(name=name, kind=kind, delay_ms=1, queue="orders", is_rung=True)
+
+
+def test_a_shared_lane_names_no_work_queue():
+    name = Names(bulkheads=8).lane(ORDERS, 5_000)
+
+    assert NAMES.lane_of(name) == Lane(name=name, kind="quorum", delay_ms=5_000, queue="")
+
+
+@pytest.mark.parametrize(
+    ("name", "delay_ms", "is_rung", "stays"),
+    [
+        ("dlx.v1.wait.quorum.000000005000", 5_000, False, True),
+        ("dlx.v1.wait.quorum.max7.000000005000", 5_000, False, True),
+        ("dlx.v1.wait.quorum.000000005000.000000605000", 5_000, False, False),
+        ("dlx.v1.ladder.quorum.00100.07", 12_800, True, True),
+    ],
+)
+def test_lanes_of_version_1_are_still_known_and_no_longer_current(name, delay_ms, is_rung, stays):
+    known = Lane(name=name, kind="quorum", delay_ms=delay_ms, is_rung=is_rung, stays=stays, is_current=False)
+
+    assert NAMES.lane_of(name) == known
 
 
 @pytest.mark.parametrize(
@@ -140,6 +169,8 @@ def test_a_rung_is_as_long_as_its_number_says(kind):
         "dlx.v1.wait.classic.00000000500x",
         "dlx.v1.wait.classic.\N{SUPERSCRIPT TWO}00000005000",
         "dlx.v2.wait.classic.000000005000",
+        "dlx.v2.wait.classic.000000005000.",
+        "dlx.v3.wait.classic.000000005000.orders",
         "dlx.v1.wait.stream.000000005000",
         "other.v1.wait.classic.000000005000",
         "dlx.v1.wait.classic.max.000000005000",

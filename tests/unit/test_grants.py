@@ -18,9 +18,9 @@ GRANTS = {grant.role: grant for grant in grants(SHOP)}
 def test_the_permissions_of_a_worker_are_api():
     worker = GRANTS["worker"]
 
-    assert worker.configure == rf"^(orders|orders\.dead|shop\.v1\..*|{PIDBOX})$"
-    assert worker.write == rf"^(orders|orders\.dead|shop\.v1\..*|{PIDBOX}|amq\.default)$"
-    assert worker.read == rf"^(orders|shop\.v1\..*|{PIDBOX})$"
+    assert worker.configure == rf"^(orders|orders\.dead|shop\.v[12]\..*|{PIDBOX})$"
+    assert worker.write == rf"^(orders|orders\.dead|shop\.v[12]\..*|{PIDBOX}|amq\.default)$"
+    assert worker.read == rf"^(orders|shop\.v[12]\..*|{PIDBOX})$"
 
 
 def test_only_who_looks_into_dead_letters_may_read_them():
@@ -50,4 +50,4 @@ def test_the_command_survives_a_shell():
 
     words = shlex.split(command)
     assert words[:5] == ["rabbitmqctl", "set_permissions", "--vhost", "a/b c", "o'hara"]
-    assert words[5:] == ["^(orders)$", r"^(orders|orders\.dead|shop\.v1\..*|amq\.default)$", "^(orders)$"]
+    assert words[5:] == ["^(orders)$", r"^(orders|orders\.dead|shop\.v[12]\..*|amq\.default)$", "^(orders)$"]

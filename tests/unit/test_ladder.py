@@ -69,7 +69,8 @@ def test_no_settings_lead_to_more_than_35_rungs_or_a_longer_one_than_rabbitmq_ta
 def test_the_topology_is_bounded_and_every_name_is_short_enough(ladder):
     topology = rungs(Names(prefix="p" * 100), ladder)
 
-    assert len(topology.queues) == len(topology.exchanges) == len(topology.bindings) == ladder.rungs
+    assert len(topology.queues) == len(topology.bindings) == ladder.rungs
+    assert len(topology.exchanges) == ladder.rungs + 1
     assert len({queue.name for queue in topology.queues}) == ladder.rungs
     assert all(len(queue.name) < 150 for queue in topology.queues)
 
@@ -97,72 +98,77 @@ def test_these_delays_take_these_rungs(delay_ms, steps):
     assert DEFAULT.steps(delay_ms) == steps
 
 
-def test_the_names_of_version_1():
-    assert NAMES.rung(100, 7) == "dlx.v1.ladder.classic.00100.07"
-    assert QUORUM.rung(60_000, 28) == "dlx.v1.ladder.quorum.60000.28"
+def test_the_names():
+    assert NAMES.rung(100, 7) == "dlx.v2.ladder.classic.00100.07"
+    assert QUORUM.rung(60_000, 28) == "dlx.v2.ladder.quorum.60000.28"
 
 
-def test_the_headers_of_version_1():
+def test_the_headers():
     assert headers_of((9, 0)) == {"dlx-rung-09": True, "dlx-rung-00": True}
 
 
-def test_a_classic_ladder_of_version_1():
+def test_a_classic_ladder():
     assert rungs(NAMES, Ladder(resolution_ms=100, rungs=2)) == Topology(
         exchanges=(
             ExchangeSpec(
-                name="dlx.v1.ladder.classic.00100.00",
-                kind="headers",
-                arguments=(("alternate-exchange", "dlx.v1.return.classic"),),
+                name="dlx.v2.landing.classic",
+                kind="direct",
+                arguments=(("alternate-exchange", "dlx.v1.orphans.classic"),),
             ),
             ExchangeSpec(
-                name="dlx.v1.ladder.classic.00100.01",
+                name="dlx.v2.ladder.classic.00100.00",
                 kind="headers",
-                arguments=(("alternate-exchange", "dlx.v1.ladder.classic.00100.00"),),
+                arguments=(("alternate-exchange", "dlx.v2.landing.classic"),),
+            ),
+            ExchangeSpec(
+                name="dlx.v2.ladder.classic.00100.01",
+                kind="headers",
+                arguments=(("alternate-exchange", "dlx.v2.ladder.classic.00100.00"),),
             ),
         ),
         queues=(
             QueueSpec(
-                name="dlx.v1.ladder.classic.00100.00",
+                name="dlx.v2.ladder.classic.00100.00",
                 arguments=(
                     ("x-queue-type", "classic"),
                     ("x-message-ttl", 100),
-                    ("x-dead-letter-exchange", "dlx.v1.return.classic"),
+                    ("x-dead-letter-exchange", "dlx.v2.landing.classic"),
                 ),
             ),
             QueueSpec(
-                name="dlx.v1.ladder.classic.00100.01",
+                name="dlx.v2.ladder.classic.00100.01",
                 arguments=(
                     ("x-queue-type", "classic"),
                     ("x-message-ttl", 200),
-                    ("x-dead-letter-exchange", "dlx.v1.ladder.classic.00100.00"),
+                    ("x-dead-letter-exchange", "dlx.v2.ladder.classic.00100.00"),
                 ),
             ),
         ),
         bindings=(
             BindingSpec(
-                exchange="dlx.v1.ladder.classic.00100.00",
-                queue="dlx.v1.ladder.classic.00100.00",
+                exchange="dlx.v2.ladder.classic.00100.00",
+                queue="dlx.v2.ladder.classic.00100.00",
                 arguments=(("x-match", "all"), ("dlx-rung-00", True)),
             ),
             BindingSpec(
-                exchange="dlx.v1.ladder.classic.00100.01",
-                queue="dlx.v1.ladder.classic.00100.01",
+                exchange="dlx.v2.ladder.classic.00100.01",
+                queue="dlx.v2.ladder.classic.00100.01",
                 arguments=(("x-match", "all"), ("dlx-rung-01", True)),
             ),
         ),
     )
 
 
-def test_a_quorum_rung_of_version_1():
+def test_a_quorum_rung():
     (queue,) = rungs(QUORUM, Ladder(resolution_ms=250, rungs=1)).queues
 
     assert queue == QueueSpec(
-        name="dlx.v1.ladder.quorum.00250.00",
+        name="dlx.v2.ladder.quorum.00250.00",
         arguments=(
             ("x-queue-type", "quorum"),
             ("x-delivery-limit", 1_000_000_000),
             ("x-message-ttl", 250),
-            ("x-dead-letter-exchange", "dlx.v1.return.quorum"),
+            ("x-dead-letter-exchange", "dlx.v2.landing.quorum"),
             ("x-dead-letter-strategy", "at-least-once"),
             ("x-overflow", "reject-publish"),
         ),

@@ -31,15 +31,16 @@ MOVED = "the broker has confirmed the message in its new place"
 PRUNE = "`celery dlx prune`: an operator asks for it, and names nothing that is in use"
 #: (module, function, what it calls or sets) -> why it may.
 ALLOWED = {
-    ("broker.lanes", "_make_whole", "exchange_delete"): PRUNE,
-    ("broker.lanes", "_delete_queue", "queue_delete"): PRUNE,
-    ("broker.lanes", "_delete_exchange", "exchange_delete"): PRUNE,
+    ("broker.prune", "_unbind", "queue_unbind"): PRUNE,
+    ("broker.prune", "_delete", "queue_delete"): PRUNE,
+    ("broker.prune", "_delete", "exchange_delete"): PRUNE,
     ("broker.look", "_classic", "basic_ack"): "what Seen.acknowledge does; called by take()",
     ("broker.moves", "discard", "acknowledge"): "`celery dlx dead purge`: an operator asks for it and confirms it",
     ("broker.moves", "replay", "acknowledge"): MOVED,
     ("broker.moves", "rewrite", "acknowledge"): MOVED,
     ("broker.pipeline", "_ready", "basic_ack"): "the name of an event: the broker's confirm",
     ("broker.reader", "acknowledge_last", "basic_ack"): "what the functions of broker.moves call",
+    ("broker.orphans", "return_orphans", "acknowledge"): MOVED,
     ("broker.waiting", "take", "acknowledge"): MOVED + ", or `celery dlx waiting cancel` asks for exactly this",
     ("broker.starts", "forget", "queue_delete"): "crash marks of one message: they hold no task",
     ("broker.starts", "marks_of", "x-expires"): "crash marks of one message: they hold no task",

@@ -24,24 +24,29 @@ NAMES = Names(kind="classic")
 ORDERS = (
     foundation(NAMES)
     | around_queue(NAMES, WorkQueue(name="orders"))
-    | lane(NAMES, 5000)
+    | lane(NAMES, WorkQueue(name="orders"), 5000)
 )  # fmt: skip
-LANE = "dlx.v1.wait.classic.000000005000"
+BACK = "x-dead-letter-exchange=dlx.v1.return.classic x-dead-letter-routing-key=orders"
+LANE = "dlx.v2.wait.classic.000000005000.orders"
 
 
 def test_a_table_has_a_row_for_every_object():
     assert list(rows(ORDERS)) == [
         ("exchange", "dlx.v1.dead", "direct"),
+        ("exchange", "dlx.v2.wait", "direct"),
         ("exchange", "dlx.v1.orphans.classic", "fanout"),
         ("exchange", "dlx.v1.return.classic", "direct alternate-exchange=dlx.v1.orphans.classic"),
-        ("exchange", LANE, "fanout"),
         ("queue", "dlx.v1.orphans.classic", "x-queue-type=classic"),
         ("queue", "orders.dead", "x-queue-type=classic"),
-        ("queue", LANE, "x-queue-type=classic x-message-ttl=5000 x-dead-letter-exchange=dlx.v1.return.classic"),
+        (
+            "queue",
+            LANE,
+            f"x-queue-type=classic x-message-ttl=5000 {BACK}",
+        ),
         ("binding", "dlx.v1.orphans.classic -> dlx.v1.orphans.classic", ""),
         ("binding", "dlx.v1.return.classic -> orders", "routing key orders"),
         ("binding", "dlx.v1.dead -> orders.dead", "routing key orders"),
-        ("binding", f"{LANE} -> {LANE}", ""),
+        ("binding", f"dlx.v2.wait -> {LANE}", f"routing key {LANE}"),
     ]
 
 
@@ -56,6 +61,7 @@ def test_the_facts_are_the_same_objects_with_their_arguments_as_numbers_and_text
             "x-queue-type": "classic",
             "x-message-ttl": 5000,
             "x-dead-letter-exchange": "dlx.v1.return.classic",
+            "x-dead-letter-routing-key": "orders",
         },
     } in found
     assert {
@@ -85,12 +91,12 @@ def test_the_picture_shows_the_way_out_and_the_way_back():
         '    n3["orders"]',
         '    n4{{"dlx.v1.dead"}}',
         '    n5[("orders.dead")]',
-        f'    n6{{{{"{LANE}"}}}}',
+        '    n6{{"dlx.v2.wait"}}',
         f'    n7[("{LANE}")]',
         "    n0 --> n1",
         '    n2 -->|"orders"| n3',
         '    n4 -->|"orders"| n5',
-        "    n6 --> n7",
+        f'    n6 -->|"{LANE}"| n7',
         '    n7 -.->|"after 5000 ms"| n2',
         '    n2 -.->|"no such queue"| n0',
     ]
@@ -119,14 +125,14 @@ def test_terraform_makes_our_objects_and_refers_to_the_work_queue_by_name():
     assert text.count('resource "rabbitmq_queue"') == 3
     assert (
         """\
-resource "rabbitmq_queue" "dlx_v1_wait_classic_000000005000" {
-  name  = "dlx.v1.wait.classic.000000005000"
+resource "rabbitmq_queue" "dlx_v2_wait_classic_000000005000_orders" {
+  name  = "dlx.v2.wait.classic.000000005000.orders"
   vhost = "/"
 
   settings {
     durable        = true
     auto_delete    = false
-    arguments_json = jsonencode({ "x-queue-type" = "classic", "x-message-ttl" = 5000, "x-dead-letter-exchange" = "dlx.v1.return.classic" })
+    arguments_json = jsonencode({ "x-queue-type" = "classic", "x-message-ttl" = 5000, "x-dead-letter-exchange" = "dlx.v1.return.classic", "x-dead-letter-routing-key" = "orders" })
   }
 }
 """  # noqa: E501

@@ -19,7 +19,8 @@ DEFAULTS = {
     "prefix": "dlx",
     "queue_type": "quorum",
     "dead_letter_queue": "{queue}.dead",
-    "grid": 1.1,
+    "grid": 1.2,
+    "bulkheads": None,
     "max_delay_ms": 31_536_000_000,
     "lane_expires_ms": 0,
     "countdown": True,
@@ -69,6 +70,7 @@ def test_these_are_all_settings_and_their_defaults():
         ("dlx_crash_limit", 1, "crash_limit", 1),
         ("dlx_budget", Budget(per_minute=60), "budget", Budget(per_minute=60)),
         ("dlx_budget", 0.2, "budget", Budget(0.2)),
+        ("dlx_bulkheads", 8, "bulkheads", 8),
         ("dlx_max_waiting", 1, "max_waiting", 1),
         ("dlx_max_waiting", 999_999_999, "max_waiting", 999_999_999),
         ("dlx_require_rabbitmq", True, "require_rabbitmq", True),
@@ -129,6 +131,9 @@ SECONDS = "a timedelta or a number of seconds, finite and not negative"
         ("dlx_budget", 0, BUDGET),
         ("dlx_budget", "0.2", BUDGET),
         ("dlx_budget", {"share": 0.2}, BUDGET),
+        ("dlx_bulkheads", 0, "a whole number from 1 to 999, or None"),
+        ("dlx_bulkheads", 1_000, "a whole number from 1 to 999, or None"),
+        ("dlx_bulkheads", "8", "a whole number from 1 to 999, or None"),
         ("dlx_max_waiting", 0, MOST),
         ("dlx_max_waiting", 1_000_000_000, MOST),
         ("dlx_max_waiting", 1.5, MOST),
@@ -221,8 +226,8 @@ def test_the_sentence_of_a_bad_value(values, sentence):
         (
             "dlx_zzz",
             (
-                "There is no setting 'dlx_zzz'. The settings are dlx_budget, dlx_confirm_timeout, dlx_countdown, "
-                "dlx_crash_limit, dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_ladder_range, "
+                "There is no setting 'dlx_zzz'. The settings are dlx_budget, dlx_bulkheads, dlx_confirm_timeout, "
+                "dlx_countdown, dlx_crash_limit, dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_ladder_range, "
                 "dlx_ladder_resolution, dlx_lane_expires, dlx_max_delay, dlx_max_waiting, dlx_prefix, dlx_queue_type, "
                 "dlx_require_rabbitmq."
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.connection import Connection
-from support import eventually
+from support import eventually, put
 
 from celery_dlx_retry import DeadLetter
 from celery_dlx_retry.broker.deadletters import browse
@@ -95,6 +95,25 @@ def test_a_retry_whose_work_queue_was_deleted_is_kept_with_the_orphans(project):
     assert orphan.record.task_id == result.id
     assert orphan.record.reason == "unroutable"
     assert orphan.record.queue == project.queue
+
+    with project.worker() as worker:
+        assert result.get(timeout=30) == "healed"
+    assert project.depth(orphans) == 0
+    assert "orphans returned to their work queues count=1" in worker.log
+
+
+def test_orphans_of_other_work_queues_stay_where_they_are(project):
+    with project.worker():
+        pass
+    orphans = project.names.orphans()
+    put(project.url, [1, 2], exchange=project.names.back(), routing_key=f"{project.prefix}.gone")
+    eventually(lambda: project.depth(orphans) == 2)
+
+    with project.worker() as worker:
+        assert project.send("heal", 0, 0.1).get(timeout=30) == "healed"
+
+    assert project.depth(orphans) == 2
+    assert "orphans returned" not in worker.log
 
 
 def test_a_dead_letter_is_replayed_by_the_command_line_and_succeeds(project):

@@ -10,9 +10,9 @@ from kombu.connection import Connection
 
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.starts import marks_of
-from celery_dlx_retry.core.lanes import grid
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import WorkQueue, around, foundation
+from celery_dlx_retry.core.worker_topology import possible_wait_queues
 from celery_dlx_retry.errors import Missing
 from celery_dlx_retry.testing.chaos.project import app, queue_name
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def lanes_of(names: Names) -> set[str]:
     """All that workers may use: the announced lanes, and every other that a delay could be rounded up to."""
     settings = Settings()
-    return {names.lane(ms) for ms in runtime_of(app).exact_lanes.union(grid(settings.grid, settings.max_delay_ms))}
+    return possible_wait_queues(
+        names, settings, [WorkQueue(name=queue_name(names.prefix))], runtime_of(app).exact_lanes
+    )
 
 
 def waiting(url: str, names: Names) -> set[str]:

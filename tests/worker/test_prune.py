@@ -1,0 +1,55 @@
+"""`celery dlx prune` beside a running worker: every task ends, however often lanes are deleted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+
+from kombu.connection import Connection
+from support import eventually
+
+
+def pruning(project, broker):
+    """Start ``celery dlx prune`` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "project", "dlx", "prune", "--all", "--yes", "--json"],
+        env={**project.environment(), "DLX_MANAGEMENT_URL": broker.management_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def healed(project):
+    return {row["id"] for row in project.records(retries=1)}
+
+
+def test_workers_and_prune_in_a_loop_lose_nothing(project, broker):
+    sent, deleted = [], 0
+    with project.worker(), ExitStack() as stack:
+        prune = stack.enter_context(pruning(project, broker))
+        while deleted < 3:
+            if prune.poll() is not None:
+                deleted += prune.stdout.read().count('"deleted": true')
+                prune = stack.enter_context(pruning(project, broker))
+            sent += [project.send("heal", 1, 0.3 + 0.1 * number).id for number in range(4)]
+            most = len(sent) - 8
+            eventually(lambda most=most: len(healed(project)) > most, within=60)
+        prune.communicate(timeout=60)
+
+        eventually(lambda: set(sent) <= healed(project), within=60)
+
+
+def test_a_lane_that_is_deleted_while_it_is_made_is_made_again(project):
+    """The first retry of a delay makes its lane, which takes two seconds; somebody deletes the queue meanwhile."""
+    lane = project.grid_lane(700)
+    with project.worker():
+        results = [project.send("heal", 1, 0.7) for _ in range(5)]
+        eventually(lambda: project.depth(lane) is not None)
+
+        with Connection(project.url) as connection:
+            connection.default_channel.queue_delete(lane)
+
+        assert [result.get(timeout=30) for result in results] == ["healed"] * 5
+        assert project.send("heal", 1, 0.7).get(timeout=30) == "healed"
