@@ -49,6 +49,11 @@ class Lanes:
             there = self._way(queue, length)
         return there
 
+    def place(self, queue: WorkQueue, delay_ms: int) -> str:
+        """Return a name for the plain lane of this delay; empty if there is none."""
+        there = self.plain(queue, delay_ms)
+        return "" if there is None else there.place
+
     def _way(self, queue: WorkQueue, length_ms: int) -> Way:
         key = queue.name, length_ms
         if key not in self._plain:

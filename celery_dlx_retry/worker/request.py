@@ -210,14 +210,10 @@ class DLXRequest(Request):
 
     def _retry_is_out(self, parcel: Parcel) -> None:
         runtime = runtime_of(self._app)
-        runtime.paces.reached(self._place(parcel))
+        runtime.paces.reached(runtime.lanes.place(self._queue, parcel.length_ms))
         self._is_settled = True
         retry = self._context.retries + 1
         log_retry(self.name, self.id, retry=retry, delay_ms=parcel.length_ms, queue=self._queue.name)
-
-    def _place(self, parcel: Parcel) -> str:
-        there = runtime_of(self._app).lanes.plain(self._queue, parcel.length_ms)
-        return "" if there is None else there.place
 
     @property
     def _queue(self) -> WorkQueue:
