@@ -43,6 +43,8 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import Any, ClassVar
 
 
@@ -288,13 +290,22 @@ class DeadLetter(DLXError):
 
 
 class RetryIn(DLXError):
-    """Raise it in a task with a policy to choose the delay of the next retry: ``RetryIn(37)``."""
+    """Raise it in a task to choose the delay of the next retry: ``RetryIn(37)``, or ``RetryIn(timedelta(hours=1))``."""
 
-    def __init__(self, seconds: Any, detail: str = "") -> None:
+    def __init__(self, seconds: float | timedelta, detail: str = "") -> None:
+        if not _is_delay(seconds):
+            raise InvalidDelay(what="RetryIn.seconds", value=seconds)
         super().__init__(seconds=seconds, detail=detail or f"retry in {seconds} s")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.seconds, self.detail)
+
+
+def _is_delay(value: object) -> bool:
+    # As core.units.to_ms() has it, which imports this module.
+    if isinstance(value, timedelta):
+        return value >= timedelta(0)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 class CannotLook(DLXError):

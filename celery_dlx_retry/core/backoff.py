@@ -56,7 +56,7 @@ class Policy(ABC):
     - ``retries``: after the first attempt; ``None`` is for ever.
     - ``jitter``: applied to the backoff, after its limit.
     - ``deadline``: counted from the first failure; a retry that would start later is not granted.
-    - ``rules``: the first ``On`` that matches decides in this policy's place, with its own retries and deadline.
+    - ``rules``: the first ``On`` that matches decides in this policy's place, and counts its own retries.
     - ``errors``: what is retried at all. The rest is dead.
     - ``retry_after``: the longest wait that an error may ask for; ``None`` is not to listen to servers.
     """
@@ -130,7 +130,7 @@ class Policy(ABC):
         shown = sorted(fields(self), key=lambda each: each.name in _COMMON)
         values = ((each, getattr(self, each.name)) for each in shown)
         arguments = (
-            f"{each.name}={_show(value)}" if each.kw_only else _show(value)
+            f"{each.name}={show(value)}" if each.kw_only else show(value)
             for each, value in values
             if not (each.kw_only and value == each.default)
         )
@@ -319,7 +319,7 @@ class On:
         return On(self.match, self.then.within(longest_ms)) if isinstance(self.then, Policy) else self
 
     def __repr__(self) -> str:
-        return f"On({_show(self.match)}, {self.then!r})"
+        return f"On({show(self.match)}, {self.then!r})"
 
 
 def matches(match: Match, error: BaseException) -> bool:
@@ -383,9 +383,9 @@ def _is_match(value: object) -> bool:
     return _is_function(value) or (isinstance(value, type) and issubclass(value, BaseException))
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
     """Write it as in a program: a class or a function by its name."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(_show, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(show, value))}{',' if len(value) == 1 else ''})"
     name = getattr(value, "__qualname__", None)
     return name if isinstance(name, str) else repr(value)

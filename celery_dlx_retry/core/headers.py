@@ -10,9 +10,11 @@ from typing import Any
 
 from celery_dlx_retry.core.frame import size_of
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.rule_retries import RULE_RETRIES
 from celery_dlx_retry.core.units import is_count
 
 #: All attempts so far as JSON: ``[[attempt, at_ms, error, delay_ms, worker], …]``, the first one and the newest.
+#: A retry that a rule of the policy granted has two more: the name of the rule, and which of its retries it is.
 HISTORY = "dlx-history"
 #: When the first attempt failed, in ms since 1970; a policy's deadline counts from here.
 FIRST_FAILED_AT = "dlx-first-failed-at"
@@ -33,6 +35,7 @@ _HISTORY_LENGTH = 20
 _ERROR_BYTES = 2_000
 _LEAST_ERROR_BYTES = 100
 _ENTRY_BYTES = 200
+_RULE_BYTES = 60
 _NAME_BYTES = 255
 # Headers travel in one frame of at most 131,072 bytes; the rest is left to properties and frame overhead.
 _FRAME_BYTES = 120_000
@@ -43,13 +46,18 @@ _LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failed attempt: when, of what, where, and how long its retry waited (None: it has none)."""
+    """One failed attempt: when, of what, where, and how long its retry waited (None: it has none).
+
+    ``rule`` is what the rule matches that granted the retry, if any did, and ``rule_retry`` which of its retries it is.
+    """
 
     attempt: int
     at_ms: int
     error: str
     delay_ms: int | None
     worker: str
+    rule: str = ""
+    rule_retry: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +91,16 @@ def describe(error: BaseException) -> str:
 def history_of(headers: Mapping[str, Any]) -> tuple[Failure, ...]:
     """What the header tells; nothing if it is missing, foreign or forged."""
     return tuple(
-        Failure(attempt=attempt, at_ms=at_ms, error=error, delay_ms=delay_ms, worker=worker)
-        for attempt, at_ms, error, delay_ms, worker in _rows(headers)
+        Failure(
+            attempt=attempt,
+            at_ms=at_ms,
+            error=error,
+            delay_ms=delay_ms,
+            worker=worker,
+            rule=rule[0] if rule else "",
+            rule_retry=rule[1] if rule else 0,
+        )
+        for attempt, at_ms, error, delay_ms, worker, *rule in _rows(headers)
     )
 
 
@@ -103,8 +119,9 @@ def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
                 cut(str(error), _ENTRY_BYTES),
                 None if delay_ms is None else _whole(delay_ms),
                 cut(str(worker), _ENTRY_BYTES),
+                *_mended_rule(rule),
             ]
-            for attempt, at_ms, error, delay_ms, worker in rows[-_HISTORY_LENGTH:]
+            for attempt, at_ms, error, delay_ms, worker, *rule in rows[-_HISTORY_LENGTH:]
         ]
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError):
         return []
@@ -112,7 +129,7 @@ def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
 
 def _is_as_written(row: Any) -> bool:
     """Whether it needs no mending: by far the most do not."""
-    attempt, at_ms, error, delay_ms, worker = row
+    attempt, at_ms, error, delay_ms, worker, *rule = row
     return (
         type(row) is list
         and type(attempt) is type(at_ms) is int
@@ -124,7 +141,21 @@ def _is_as_written(row: Any) -> bool:
         and len(worker) <= _ENTRY_BYTES
         and error.isascii()
         and worker.isascii()
+        and (not rule or _is_rule_as_written(*rule))
     )
+
+
+def _is_rule_as_written(name: Any, retry: Any) -> bool:
+    return (
+        type(name) is str and len(name) <= _RULE_BYTES and name.isascii() and type(retry) is int and 0 < retry < 2**31
+    )
+
+
+def _mended_rule(rule: list[Any]) -> list[Any]:
+    if not rule:
+        return []
+    name, retry = rule
+    return [cut(str(name), _RULE_BYTES), _whole(retry)]
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +186,8 @@ def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
 def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
     """The headers after one more failed attempt, without what the broker wrote into them."""
     error, worker = cut(failure.error, _ENTRY_BYTES), cut(failure.worker, _ENTRY_BYTES)
-    rows = [*_rows(headers), [failure.attempt, failure.at_ms, error, failure.delay_ms, worker]]
+    rule = [cut(failure.rule, _RULE_BYTES), failure.rule_retry] if failure.rule else []
+    rows = [*_rows(headers), [failure.attempt, failure.at_ms, error, failure.delay_ms, worker, *rule]]
     if len(rows) > _HISTORY_LENGTH:
         del rows[1 : len(rows) - _HISTORY_LENGTH + 1]
     kept = {
@@ -222,9 +254,8 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers of a dead letter on its way back to work: as if new, but remembering."""
     replays = headers.get(REPLAYS)
     kept = without_record(without_broker_headers(headers))
-    kept.pop(FIRST_FAILED_AT, None)  # the deadline counts anew
-    kept.pop(CRASHES, None)
-    kept.pop(PARKED_AT, None)
+    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT):  # the deadline and all counts begin again
+        kept.pop(name, None)
     for late in ("expires", "eta"):  # an operator's word is newer: it is to run
         if late in kept:
             kept[late] = None

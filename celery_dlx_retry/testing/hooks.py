@@ -18,11 +18,12 @@ from celery.contrib.testing.worker import test_worker_started
 from celery.exceptions import Retry
 from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
 
-from celery_dlx_retry.core.headers import first_failed_at_ms
+from celery_dlx_retry.core.headers import first_failed_at_ms, own_headers
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.testing.records import Record
+from celery_dlx_retry.worker import decision
 from celery_dlx_retry.worker import task as task_module
 from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.burial import text_of
@@ -68,7 +69,7 @@ def hooked(file: RecordFile) -> Iterator[None]:
         ):
             stack.enter_context(patch.object(owner, name, wrap(getattr(owner, name))))
         stack.enter_context(patch.object(Lanes, "plain", lambda *_: None))  # so that each asks way_for
-        stack.enter_context(patch.object(task_module, "first_failed_at_ms", hooks.first_failed_at_ms))
+        stack.enter_context(patch.object(decision, "first_failed_at_ms", hooks.first_failed_at_ms))
         stack.enter_context(patch.object(task_module, "make", _now))
         for signal, listener in listeners.items():
             signal.connect(listener, weak=False)
@@ -186,7 +187,12 @@ class _Hooks:
             body=b"",
             content_type="application/json",
             content_encoding="utf-8",
-            headers={"task": task.name, "id": request.id, "retries": request.retries},
+            headers={
+                **own_headers(request.headers or {}),
+                "task": task.name,
+                "id": request.id,
+                "retries": request.retries,
+            },
             properties={},
         )
         if not request.retries:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from celery_dlx_retry.core.message import Message
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.policy import Decision
+    from collections.abc import Mapping
+
+    from celery_dlx_retry.core.policy import Decision, Wait
+    from celery_dlx_retry.core.rule_retries import RuleRetry
     from celery_dlx_retry.core.topology import WorkQueue
 
 
@@ -40,8 +43,10 @@ class Attempt:
         self.untold: BaseException | None = None
         #: What was decided about its error, if that is not to be retried.
         self.decision: Decision | None = None
-        #: No retry may wait longer than this: the policy's deadline.
-        self.latest_ms: int | None = None
+        #: The guard has asked the policy, and this is what the next retry() is to do.
+        self.granted: Wait | None = None
+        #: The rule of the policy that granted the last retry; None if the policy itself did.
+        self.rule: RuleRetry | None = None
         #: Why a publish failed; the delivery must go back to its queue then, even if the body swallowed our Reject.
         self.problem: BaseException | None = None
         #: It is a dead letter, a failure that nobody wants kept, or a finished task whose result was not stored.
@@ -104,9 +109,18 @@ def is_ours(request: Any) -> bool:
 
 
 def attempt_of(request: Any) -> Attempt:
-    """The attempt that a request of ours stands for."""
-    attempt: Attempt = request.delivery_info.attempt
+    """The attempt that a request stands for."""
+    # Celery makes a request for each run, also for an eager one.
+    info = request.delivery_info
+    ours = isinstance(info, DeliveryInfo)
+    attempt: Attempt = info.attempt if ours else request.__dict__.setdefault("_dlx_attempt", Attempt())
     return attempt
+
+
+def headers_of(request: Any) -> Mapping[str, Any]:
+    """The headers of the message; elsewhere than on RabbitMQ only those that are not Celery's."""
+    headers: Mapping[str, Any] | None = request.delivery_info.message.headers if is_ours(request) else request.headers
+    return headers or {}
 
 
 def message_of(message: Any) -> Message:

@@ -37,9 +37,11 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(body)
     def guard(task: Any, *args: Any, **kwargs: Any) -> Any:
         request = task.request
-        if not is_ours(request) or attempt_of(request).is_guarded:
-            return body(task, *args, **kwargs)
         attempt = attempt_of(request)
+        if attempt.is_guarded or request.called_directly:
+            return body(task, *args, **kwargs)
+        if not is_ours(request):
+            return _run_elsewhere(task, attempt, body, args, kwargs)
         attempt.is_guarded = True
         try:
             with bounded(task):
@@ -68,6 +70,30 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
 
     guard.__dlx__ = True  # type: ignore[attr-defined]
     return guard
+
+
+def _run_elsewhere(task: Any, attempt: Attempt, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run the body where no message can be kept: the policy decides, Celery retries, and a dead letter is a failure."""
+    attempt.is_guarded = True
+    try:
+        return body(task, *args, **kwargs)
+    except (Retry, Ignore, Reject):
+        raise
+    except BaseException as exc:
+        if not attempt.is_handed_over and not _is_raised_at_once(task, exc):
+            decision = attempt.decision or _decision(task, attempt, exc)
+            if isinstance(decision, Wait):
+                _retry(task, attempt, exc, decision)
+        raise
+    finally:
+        attempt.is_guarded = False
+
+
+def _is_raised_at_once(task: Any, error: BaseException) -> bool:
+    """Whether the error must leave the task as it is. Celery retries nothing with ``task_eager_propagates``."""
+    request = task.request
+    is_propagated = request.is_eager and task.app.conf.task_eager_propagates
+    return is_propagated or is_end_of_run(task, error, limits=request.timelimit)
 
 
 def _publish_now(task: Any, attempt: Attempt) -> None:
@@ -120,7 +146,7 @@ def _settle_failure(task: Any, attempt: Attempt, error: BaseException) -> None:
 
 def _retry(task: Any, attempt: Attempt, error: BaseException, wait: Wait) -> Decision:
     """Raise Retry or Reject, or return what the budget says against it."""
-    attempt.latest_ms = wait.latest_ms
+    attempt.granted = wait
     try:
         task.retry(exc=error, countdown=wait.delay_ms / 1000, max_retries=task.request.retries + 1)
     except (Retry, Reject):

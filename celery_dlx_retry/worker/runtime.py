@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-import warnings
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -31,7 +30,9 @@ from celery_dlx_retry.core.worker_topology import announced_lanes, possible_wait
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
 from celery_dlx_retry.worker.announced import announced_delays, validate_delays
 from celery_dlx_retry.worker.configuration import configured
+from celery_dlx_retry.worker.elsewhere import warn_elsewhere
 from celery_dlx_retry.worker.lanes import Lanes
+from celery_dlx_retry.worker.options import choose_again, has_amqp
 from celery_dlx_retry.worker.pace import Pace, Paces, place_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _QUICK_MS = 2_000
 _MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
     *("settings", "names", "ladder", "publisher", "quick_publisher", "leases"),
-    *("lanes", "exact_lanes", "is_rabbitmq", "is_sending_plain"),
+    *("lanes", "exact_lanes", "has_amqp", "is_rabbitmq", "is_sending_plain"),
 )
 
 
@@ -123,22 +124,19 @@ class Runtime:
     @cached_property
     def has_amqp(self) -> bool:
         """Whether there is a broker that we can wait in."""
-        transport = self._app.connection_for_write().transport
-        return (transport.driver_type, transport.driver_name) == ("amqp", "py-amqp")
+        return has_amqp(self._app)
 
     @cached_property
     def is_rabbitmq(self) -> bool:
-        """The same, for a worker; if not, Celery's own retries are used, and said to be."""
+        """The same, for a worker, which warns if it is not so; the options of the tasks follow."""
+        for task in self._app.tasks.values():
+            choose_again(type(task), is_keeping=self.has_amqp)
         if self.has_amqp:
             return True
         transport = self._app.connection_for_write().transport
         if self.settings.require_rabbitmq:
             raise NotRabbitMQ(transport=transport.driver_type)
-        warnings.warn(
-            f"DLXRetryTask needs RabbitMQ; the broker transport is {transport.driver_type!r}, so Celery's own retries "
-            "are used, which wait in the worker's memory. Set dlx_require_rabbitmq = True to make this an error.",
-            stacklevel=2,
-        )
+        warn_elsewhere(transport.driver_type)
         return False
 
     @cached_property

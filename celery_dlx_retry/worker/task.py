@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import random
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,10 +14,10 @@ from kombu.serialization import registry
 
 from celery_dlx_retry.core.breaker import Breaker
 from celery_dlx_retry.core.budget import as_budget
-from celery_dlx_retry.core.headers import Failure, first_failed_at_ms, own_headers, with_failure
+from celery_dlx_retry.core.headers import Failure, own_headers, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
-from celery_dlx_retry.core.policy import MAX_DELAY_MS, Dead, Wait, as_policy, decide
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.policy import MAX_DELAY_MS, Wait, as_policy
+from celery_dlx_retry.core.rule_retries import with_rule_retry
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import (
@@ -28,7 +27,6 @@ from celery_dlx_retry.errors import (
     InvalidRoute,
     InvalidTask,
     PublishError,
-    RetryIn,
     TopologyError,
 )
 from celery_dlx_retry.worker.appointments import is_appointment, make, not_before_due
@@ -36,9 +34,12 @@ from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.budget import retry_within
 from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
+from celery_dlx_retry.worker.decision import decision_on, grant_retry
 from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
 from celery_dlx_retry.worker.django import keep_on_commit
+from celery_dlx_retry.worker.elsewhere import carried_headers, retry_elsewhere
 from celery_dlx_retry.worker.guard import guarded
+from celery_dlx_retry.worker.options import bind_with_options, is_acknowledged_early
 from celery_dlx_retry.worker.returning import give_back
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry, send_retry, write
@@ -48,7 +49,7 @@ from celery_dlx_retry.worker.versions import keep_ignore_result
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_dlx_retry.core.backoff import Policy, PolicyLike
+    from celery_dlx_retry.core.backoff import PolicyLike
     from celery_dlx_retry.core.budget import BudgetLike
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.topology import WorkQueue
@@ -67,7 +68,6 @@ class DLXRetryTask(Task):
     """
 
     abstract = True
-    acks_late = True
     policy: PolicyLike | None = None
     budget: BudgetLike | None = None
     breaker: Breaker | None = None
@@ -87,23 +87,21 @@ class DLXRetryTask(Task):
         if _is_builtin(cls):
             # Celery(task_cls=DLXRetryTask) reaches Celery's own tasks too; chord_unlock polls, which is no failure.
             cls.acks_late, cls.Request = Task.acks_late, Task.Request
+            app = super().bind(app)
         else:
             install(app)
             try:
                 cls._check_options()
             except (InvalidPolicy, InvalidDelay) as problem:
                 raise InvalidTask(task=cls.name, problem=str(problem)) from problem
-        app = super().bind(app)
+            app = bind_with_options(cls, app, super().bind)
+            if is_acknowledged_early(cls):
+                logger.warning(
+                    "task %s is acknowledged early (acks_late=False): it is lost if its worker dies; "
+                    "remove that option",
+                    cls.name,
+                )
         keep_on_commit(DLXRetryTask, app)
-        if not _is_builtin(cls):
-            # Options that choose between losing a task and running it for ever; here it is kept, and acknowledged then.
-            cls.reject_on_worker_lost = cls.retry_on_worker_lost = False
-            cls.acks_on_failure_or_timeout = cls.acks_on_failure = cls.acks_on_timeout = True
-        if not cls.acks_late and not _is_builtin(cls):
-            logger.warning(
-                "task %s is acknowledged early (acks_late=False): it is lost if its worker dies; remove that option",
-                cls.name,
-            )
         return app
 
     @classmethod
@@ -164,31 +162,28 @@ class DLXRetryTask(Task):
     ) -> Any:
         """Celery's ``retry()``: same arguments, same meaning; it waits in the broker."""
         request = self.request
-        if not is_ours(request):
+        if request.called_directly or _is_builtin(type(self)):
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
         attempt = attempt_of(request)
         attempt.is_last_word = throw
         attempt.error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
-        if self.policy is not None and countdown is None and not eta:
-            # Without an error it is the task's own wish, which policies grant, after their own delay.
-            decision = self.decide(attempt.error or RetryIn(None))
-            if isinstance(decision, Wait):
-                countdown, attempt.latest_ms = decision.delay_ms / 1000, decision.latest_ms
-                max_retries = request.retries + 1 if max_retries is None else max_retries
-            else:
-                attempt.decision, max_retries = decision, request.retries
-        limit = self.max_retries if max_retries is None else max_retries
+        when = {"eta": eta, "countdown": countdown, "max_retries": max_retries}
+        granted = grant_retry(self, attempt, exc, when)
+        attempt.rule = granted.rule if granted else None
+        limit = self.max_retries if when["max_retries"] is None else when["max_retries"]
         attempt.is_exhausted = limit is not None and request.retries >= limit
         ask = functools.partial(super().retry, args, kwargs, exc, throw, **options)
-        when = {"eta": eta, "countdown": countdown, "max_retries": max_retries}
+        if not is_ours(request):
+            return retry_elsewhere(attempt, ask, when)
         try:
             if attempt.is_exhausted:
                 return ask(**when)
-            if countdown is None and not eta:
-                when["countdown"] = countdown = self._default_delay(runtime_of(self.app).settings.max_delay_ms)
-            wait = Wait(delay_ms(self.app, countdown=countdown, eta=eta), attempt.latest_ms)
+            if when["countdown"] is None and not when["eta"]:
+                when["countdown"] = self._default_delay(runtime_of(self.app).settings.max_delay_ms)
+            length_ms = delay_ms(self.app, countdown=when["countdown"], eta=when["eta"])
+            wait = Wait(length_ms, granted.latest_ms if granted else None)
             return retry_within(self, attempt, ask, wait, when)
         except (PublishError, TopologyError) as problem:
             raise give_back(self, request.delivery_info, problem, task_id=request.id) from problem
@@ -204,10 +199,12 @@ class DLXRetryTask(Task):
         """Celery's way to say "this task again"; ours goes through a lane, around every route."""
         signature = super().signature_from_request(request, args, kwargs, queue, **options)
         request = self.request if request is None else request
+        publish = signature.options
+        if self.policy is not None and (request.is_eager or not is_ours(request)):
+            publish["headers"] = carried_headers(publish.get("headers"), request)
         if not is_ours(request):
             return signature
         info: DeliveryInfo = request.delivery_info
-        publish = signature.options
         wait_ms = delay_ms(self.app, countdown=publish.pop("countdown", None), eta=publish.pop("eta", None))
         for option in ("exchange", "routing_key", "queue", "redelivered"):
             publish.pop(option, None)
@@ -272,10 +269,12 @@ class DLXRetryTask(Task):
             error=text_of(attempt.error) if attempt.error is not None else "",
             delay_ms=there.length_ms,
             worker=request.hostname or "",
+            rule=attempt.rule.name if attempt.rule else "",
+            rule_retry=attempt.rule.retry if attempt.rule else 0,
         )
         # retry(headers=...) replaces the headers that the message came with; ours stay.
-        ours = own_headers(request.delivery_info.message.headers)
-        options["headers"] = with_failure({**(options.get("headers") or {}), **ours}, failure)
+        headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
+        options["headers"] = with_failure(with_rule_retry(headers, attempt.rule), failure)
         options["add_to_parent"] = False
         if is_forwarded:
             result, message = write(self, apply_async, options, queue=queue, there=there)
@@ -319,34 +318,8 @@ class DLXRetryTask(Task):
         return min(delay, longest_ms / 1000) if delay == Task.default_retry_delay else delay
 
     def decide(self, error: BaseException, *, request: Any = None) -> Decision:
-        """What the policy says to this error, now; without one, nothing is retried that does not ask for it."""
-        if self.policy is None:
-            return Dead(Reason.FAILED)
-        at_ms = now_ms()
-        request = self.request if request is None else request
-        info: DeliveryInfo = request.delivery_info
-        first_ms = first_failed_at_ms(info.message.headers, now_ms=at_ms)
-        decision = decide(
-            self._granted(self.policy),
-            error,
-            attempt=request.retries + 1,
-            elapsed_ms=at_ms - first_ms,
-            chance=random.random(),  # noqa: S311 - jitter is no secret
-            now=at_ms / 1000,
-        )
-        if isinstance(decision, Dead) and decision.fault is not None:
-            logger.warning(
-                "policy failed task=%s id=%s policy=%r", self.name, request.id, self.policy, exc_info=decision.fault
-            )
-        return decision
-
-    def _granted(self, policy: PolicyLike) -> Policy:
-        """The policy, asking for no more than this app grants; made once, and not for every failure."""
-        longest_ms = runtime_of(self.app).settings.max_delay_ms
-        made: tuple[PolicyLike, int, Policy] | None = self.__dict__.get("_dlx_granted")
-        if made is None or made[0] is not policy or made[1] != longest_ms:
-            made = self.__dict__["_dlx_granted"] = (policy, longest_ms, as_policy(policy).within(longest_ms))
-        return made[2]
+        """What the policy says to this error, now; without one, only RetryIn is retried."""
+        return decision_on(self, error, request=self.request if request is None else request)
 
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
         """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""

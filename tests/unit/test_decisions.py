@@ -26,8 +26,7 @@ def task():
 
 
 def decision(task, *, retries=0):
-    info = SimpleNamespace(message=SimpleNamespace(headers={}))
-    return task.decide(OSError(), request=SimpleNamespace(retries=retries, delivery_info=info, id="1"))
+    return task.decide(OSError(), request=SimpleNamespace(retries=retries, delivery_info={}, headers=None, id="1"))
 
 
 def test_a_policy_that_grows_ends_at_what_the_app_grants_every_time(task):

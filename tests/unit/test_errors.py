@@ -3,11 +3,12 @@ import inspect
 import pickle
 import re
 import string
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from celery_dlx_retry import errors
-from celery_dlx_retry.errors import ConfigurationError, DeadLetter, DLXError, RetryIn, Unreachable
+from celery_dlx_retry.errors import ConfigurationError, DeadLetter, DLXError, InvalidDelay, RetryIn, Unreachable
 
 CLASSES = [
     each
@@ -54,6 +55,19 @@ def test_every_fact_is_an_attribute_and_in_the_sentence(cls):
 def test_a_fact_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="colour"):
         _ = Unreachable(problem="timed out").colour
+
+
+@pytest.mark.parametrize(
+    "seconds", [None, True, -1, -0.5, float("nan"), float("inf"), timedelta(-1), "x", "5", datetime.now(timezone.utc)]
+)
+def test_retry_in_with_no_delay_is_an_error_where_it_is_written(seconds):
+    with pytest.raises(InvalidDelay, match=re.escape(f"RetryIn.seconds is {seconds!r}; it must be a timedelta or a")):
+        RetryIn(seconds)
+
+
+@pytest.mark.parametrize("seconds", [0, 37, 0.25, 10**400, timedelta(hours=1)])
+def test_retry_in_takes_seconds_and_timedeltas(seconds):
+    assert RetryIn(seconds).seconds == seconds
 
 
 def test_a_wrong_program_is_a_value_error_to_those_who_do_not_know_us():

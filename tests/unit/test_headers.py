@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -86,6 +87,16 @@ failures = st.builds(
     delay_ms=st.none() | whole_numbers,
     worker=short_texts,
 )
+failures |= st.builds(
+    Failure,
+    attempt=whole_numbers,
+    at_ms=whole_numbers,
+    error=short_texts,
+    delay_ms=whole_numbers,
+    worker=short_texts,
+    rule=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10),
+    rule_retry=whole_numbers,
+)
 records = st.builds(
     DeadRecord,
     reason=st.sampled_from(Reason),
@@ -124,6 +135,19 @@ def test_the_history_of_version_1():
         ),
         "dlx-first-failed-at": 1_700_000_000_000,
     }
+
+
+def test_a_retry_that_a_rule_granted_names_the_rule():
+    headers = with_failure({}, replace(FAILURE, rule="TimeoutError", rule_retry=2))
+
+    assert headers["dlx-history"] == '[[1,1700000000000,"OSError: gone",1000,"w@host","TimeoutError",2]]'
+    assert (history_of(headers)[0].rule, history_of(headers)[0].rule_retry) == ("TimeoutError", 2)
+
+
+def test_a_long_name_of_a_rule_is_cut():
+    headers = with_failure({}, replace(FAILURE, rule="(" + "TimeoutError, " * 100 + ")", rule_retry=2))
+
+    assert len(history_of(headers)[0].rule) <= 60
 
 
 def test_a_message_that_never_failed_has_no_history():

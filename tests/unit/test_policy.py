@@ -14,6 +14,7 @@ from celery_dlx_retry.core.policy import (
     DEAD,
     LET_FAIL,
     MAX_DELAY_MS,
+    Asked,
     Custom,
     Dead,
     Delays,
@@ -27,16 +28,30 @@ from celery_dlx_retry.core.policy import (
     Wait,
     as_policy,
     decide,
+    decide_without_policy,
 )
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
 from celery_dlx_retry.errors import DeadLetter, InvalidDelay, InvalidPolicy, RetryIn
 
 EXHAUSTED, FAILED, REQUESTED = Dead(Reason.EXHAUSTED), Dead(Reason.FAILED), Dead(Reason.REQUESTED)
 BOOM = ValueError("boom")
 
 
-def decided(policy, error=BOOM, *, attempt=1, elapsed_ms=0, chance=0.5):
-    return decide(policy, error, attempt=attempt, elapsed_ms=elapsed_ms, chance=chance, now=1_800_000_000.0)
+def decided(policy, error=BOOM, *, attempt=1, elapsed_ms=0, chance=0.5, **known):
+    return decide(policy, error, attempt=attempt, elapsed_ms=elapsed_ms, chance=chance, now=1_800_000_000.0, **known)
+
+
+def story_of(policy, *errors):
+    """What is decided about these errors of one message, one after the other: the delays, and the end, if any."""
+    headers, told = {}, []
+    for attempt, error in enumerate(errors, start=1):
+        decision = decided(policy, error, attempt=attempt, rule_retries=rule_retries_of(headers))
+        if not isinstance(decision, Wait):
+            return [*told, decision]
+        headers = with_rule_retry(headers, decision.rule)
+        told.append(decision.delay_ms)
+    return told
 
 
 def delays_of(policy, retries):
@@ -240,9 +255,58 @@ def test_a_rules_policy_brings_its_own_limits_and_the_outer_ones_do_not_hold():
     own = Linear(1, retries=5, deadline=100, jitter=FullJitter())
     policy = Fixed(60, retries=0, deadline=1, errors=OSError, rules=[On(ValueError, own)])
 
-    assert decided(policy, attempt=5, elapsed_ms=97_500) == Wait(2500)
-    assert decided(policy, attempt=6) == EXHAUSTED
-    assert decided(policy, attempt=5, elapsed_ms=97_501) == EXHAUSTED
+    assert decided(policy, elapsed_ms=97_500, rule_retries={"0": 4}) == Wait(2500)
+    assert decided(policy, rule_retries={"0": 5}) == EXHAUSTED
+    assert decided(policy, elapsed_ms=97_501, rule_retries={"0": 4}) == EXHAUSTED
+
+
+TIMEOUT, RESET, DOWN = TimeoutError(), ConnectionResetError(), RuntimeError("down")
+
+
+def test_a_rule_counts_its_own_retries_and_the_policy_those_of_no_rule():
+    policy = Exponential(1, retries=3, rules=[On(TimeoutError, Linear(5, retries=2))])
+
+    assert story_of(policy, DOWN, DOWN, DOWN, TIMEOUT) == [1000, 2000, 4000, 5000]
+    assert story_of(policy, DOWN, TIMEOUT, DOWN, TIMEOUT, DOWN, DOWN) == [1000, 5000, 2000, 10_000, 4000, EXHAUSTED]
+    assert story_of(policy, TIMEOUT, DOWN, TIMEOUT, TIMEOUT) == [5000, 1000, 10_000, EXHAUSTED]
+
+
+def test_rules_do_not_share_their_retries_even_if_they_match_alike():
+    policy = Fixed(1, rules=[On(lambda error: error is RESET, [2, 3]), On(lambda error: error is TIMEOUT, [4])])
+
+    assert story_of(policy, RESET, TIMEOUT, RESET, TIMEOUT) == [2000, 4000, 3000, EXHAUSTED]
+
+
+def test_a_rule_in_a_rule_counts_its_own_retries():
+    policy = Fixed(1, retries=1, rules=[On(OSError, Delays([2, 3], rules=[On(TimeoutError, [4, 5])]))])
+
+    assert story_of(policy, RESET, TIMEOUT, DOWN, TIMEOUT, RESET, DOWN) == [2000, 4000, 1000, 5000, 3000, EXHAUSTED]
+    assert decided(policy, TIMEOUT).rule == RuleRetry(path="0.0", name="TimeoutError", retry=1)
+    assert decided(policy, RESET, rule_retries={"0": 1}).rule == RuleRetry(path="0", name="OSError", retry=2)
+    assert decided(policy, DOWN).rule is None
+
+
+def test_where_the_retries_of_a_rule_are_not_known_it_counts_all_attempts():
+    policy = Fixed(1, rules=[On(TimeoutError, Fixed(5, retries=3))])
+
+    assert decided(policy, TIMEOUT, attempt=3, rule_retries=None) == Wait(5000)
+    assert decided(policy, TIMEOUT, attempt=4, rule_retries=None) == EXHAUSTED
+
+
+def test_forged_retries_of_rules_give_the_policy_no_retry_before_its_first():
+    assert decided(Linear(1), DOWN, attempt=2, rule_retries={"7": 10**9}) == Wait(1000)
+
+
+def test_without_a_policy_only_retry_in_is_retried_within_max_retries():
+    assert decide_without_policy(BOOM, attempt=1, max_retries=3) == FAILED
+    assert decide_without_policy(RetryIn(37), attempt=3, max_retries=3) == Wait(37_000)
+    assert decide_without_policy(RetryIn(37), attempt=4, max_retries=3) == EXHAUSTED
+    assert decide_without_policy(RetryIn(timedelta(hours=1)), attempt=9, max_retries=None) == Wait(3_600_000)
+
+
+def test_a_task_that_asks_without_an_error_gets_the_delay_of_its_policy():
+    assert decided(Fixed(7, errors=OSError, rules=[On(Exception, DEAD)]), Asked()) == Wait(7000)
+    assert str(copy.copy(Asked())) == str(Asked())
 
 
 def test_a_rules_policy_may_have_rules():
@@ -277,7 +341,7 @@ def test_the_cap_holds_for_the_tasks_own_word_too():
 
 
 def test_a_request_that_makes_no_sense_falls_back_to_the_backoff():
-    assert decided(Fixed(1), RetryIn("soon")) == decided(Fixed(1), Throttled(-1)) == Wait(1000)
+    assert decided(Fixed(1), Throttled("soon")) == decided(Fixed(1), Throttled(-1)) == Wait(1000)
 
 
 @pytest.mark.parametrize(
@@ -291,8 +355,7 @@ def test_retry_in_is_retried_whatever_the_errors_but_counts_as_a_retry(policy):
 def test_retry_in_takes_the_limits_of_a_rule_with_a_policy():
     policy = Fixed(1, retries=0, rules=[On(RetryIn, Fixed(1, retries=2))])
 
-    assert decided(policy, RetryIn(7), attempt=2) == Wait(7000)
-    assert decided(policy, RetryIn(7), attempt=3) == EXHAUSTED
+    assert story_of(policy, RetryIn(7), RetryIn(8), RetryIn(9)) == [7000, 8000, EXHAUSTED]
 
 
 @pytest.mark.parametrize("policy", [Fixed(1), Fixed(1, rules=[On(Exception, 5)]), Fixed(1, errors=is_locked)])
@@ -390,7 +453,7 @@ rules = st.lists(st.builds(On, matches, plain | st.sampled_from(Verdict)), max_s
 policies = plain | st.builds(Fixed, numbers, rules=rules, **common) | st.builds(Exponential, numbers, rules=rules)
 errors = st.one_of(
     st.sampled_from([BOOM, KeyError(), OSError(), SystemExit(), DeadLetter("x"), RuntimeError("locked")]),
-    st.builds(RetryIn, st.none() | st.floats() | st.integers() | st.text()),
+    st.builds(RetryIn, st.floats(min_value=0, allow_infinity=False) | st.integers(min_value=0)),
     st.builds(Throttled, st.none() | st.floats() | st.integers() | st.text()),
 )
 

@@ -105,9 +105,9 @@ GARBAGE = [
 
 @pytest.mark.parametrize("value", GARBAGE, ids=shown)
 def test_garbage_is_no_hint_wherever_it_stands(value):
-    errors = [Throttled(value), RetryIn(value), RequestsHTTPError({"Retry-After": value})]
+    errors = [Throttled(value), RequestsHTTPError({"Retry-After": value})]
 
-    assert [hint(error) for error in errors] == [None, None, None]
+    assert [hint(error) for error in errors] == [None, None]
 
 
 @pytest.mark.parametrize("name", ["Retry-After", "retry-after", "RETRY-AFTER"])
@@ -167,7 +167,7 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() |
 
 @given(anything | st.dictionaries(st.sampled_from(["Retry-After", "x"]) | st.text(), anything))
 def test_nothing_that_an_error_carries_makes_it_raise(value):
-    for error in (Throttled(value), RetryIn(value), RequestsHTTPError(value), AiohttpResponseError(value)):
+    for error in (Throttled(value), RequestsHTTPError(value), AiohttpResponseError(value)):
         found = hint(error)
 
         assert found is None or (isinstance(found, int) and found >= 0)

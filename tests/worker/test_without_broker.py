@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from celery import Celery
 from celery.exceptions import Retry
 
-from celery_dlx_retry import Breaker, Budget, DeadLetter, DLXRetryTask, Fixed
+from celery_dlx_retry import DEAD, Breaker, Budget, DeadLetter, DLXRetryTask, Fixed, On, RetryIn
 from celery_dlx_retry.errors import InvalidPolicy, InvalidTask
 
 
@@ -36,6 +38,106 @@ def test_an_eager_task_that_fails_raises_its_own_error(app):
 
     with pytest.raises(KeyError):
         broken.delay().get()
+
+
+def eager(app, run, **options):
+    """Run a task eagerly that fails as ``run(retries)`` does: its result, and how often it ran."""
+    runs = []
+
+    @app.task(bind=True, base=DLXRetryTask, shared=False, **options)
+    def task(self):
+        runs.append(self.request.retries)
+        return run(self)
+
+    result = task.apply()
+    assert runs == list(range(len(runs)))
+    return result, len(runs)
+
+
+def failing(*errors):
+    """Raise one error after the other, the last one again and again."""
+
+    def run(task):
+        raise errors[min(task.request.retries, len(errors) - 1)]
+
+    return run
+
+
+def test_an_eager_task_follows_its_policy_without_waiting(app):
+    result, runs = eager(app, failing(OSError("down")), policy=[3600, 7200])
+
+    assert (result.state, runs) == ("FAILURE", 3)
+    with pytest.raises(OSError, match="down"):
+        result.get()
+
+
+def test_an_eager_task_that_succeeds_in_the_end_has_succeeded(app):
+    result, _ = eager(app, lambda task: 1 // task.request.retries, policy=3600)
+
+    assert result.get() == 1
+
+
+RULED = Fixed(3600, retries=2, rules=[On(TimeoutError, Fixed(60, retries=2)), On(KeyError, DEAD)])
+
+
+@pytest.mark.parametrize(
+    ("errors", "runs"),
+    [
+        ([KeyError("k")], 1),
+        ([TimeoutError()], 3),
+        ([OSError(), OSError(), TimeoutError()], 5),
+        ([TimeoutError(), OSError(), TimeoutError(), OSError()], 5),
+        ([DeadLetter("no")], 1),
+        ([RetryIn(37)], 3),
+    ],
+)
+def test_an_eager_task_counts_each_rules_own_retries(app, errors, runs):
+    assert eager(app, failing(*errors), policy=RULED)[1] == runs
+
+
+def test_an_eager_task_may_choose_its_delay_without_a_policy(app):
+    assert eager(app, failing(RetryIn(37)), max_retries=2)[1] == 3
+
+
+def test_an_eager_task_that_asks_for_a_retry_asks_its_policy(app):
+    def run(task):
+        raise task.retry(exc=OSError("down"))
+
+    result, runs = eager(app, run, policy=[3600, 7200])
+
+    assert (type(result.result), runs) == (OSError, 3)
+
+
+def test_an_error_after_a_swallowed_retry_is_not_retried_again(app):
+    def run(task):
+        with suppress(Retry):
+            task.retry(countdown=5)
+        raise OSError("down")
+
+    assert eager(app, run, policy=[3600, 7200])[1] == 1
+
+
+def test_an_eager_error_that_is_to_be_raised_is_raised(app):
+    app.conf.update(task_always_eager=True, task_eager_propagates=True)
+
+    @app.task(base=DLXRetryTask, shared=False, policy=Fixed(1))
+    def broken():
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        broken.delay()
+
+
+def test_a_task_that_is_called_in_another_one_raises_its_error_there(app):
+    @app.task(base=DLXRetryTask, shared=False, policy=Fixed(1))
+    def inner():
+        raise KeyError("k")
+
+    def run(_task):
+        with pytest.raises(KeyError):
+            inner()
+
+    assert eager(app, run, policy=[3600])[1] == 1
 
 
 def test_a_direct_call_is_a_function_call(app):

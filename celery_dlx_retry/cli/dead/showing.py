@@ -96,6 +96,8 @@ def _lines(letter: DeadMessage, *, with_args: bool) -> Iterator[str]:
     yield "history"
     for failure in letter.history:
         then = f", waited {seconds(failure.delay_ms)}s" if failure.delay_ms is not None else ""
+        if failure.rule:
+            then += f", retry {failure.rule_retry} of the rule for {failure.rule}"
         yield f"  {time_of(failure.at_ms)}  {_when(failure)}: {failure.error}{then}"
     if not letter.history:
         yield "  none"
