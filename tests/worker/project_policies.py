@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
-from celery.exceptions import Retry
+from celery.exceptions import Retry, TimeLimitExceeded
 from project import app, record
 
 from celery_dlx_retry import DEAD, LET_FAIL, DeadLetter, Delays, DLXRetryTask, Fixed, FullJitter, On, RetryIn
@@ -122,3 +123,46 @@ def by_hand(self):
     record(self)
     if self.request.retries == 0:
         raise Retry("without retry() nothing is published", when=0.1)
+
+
+@app.task(
+    bind=True,
+    base=DLXRetryTask,
+    name="policies.overruns",
+    time_limit=1,
+    policy=Fixed(0.15, retries=1, rules=[On(TimeLimitExceeded, [0.1, 0.1])]),
+)
+def overruns(self):
+    record(self)
+    if self.request.retries == 0:
+        raise OSError("down")
+    time.sleep(60)  # noqa: TID251
+
+
+@app.task(
+    bind=True, base=DLXRetryTask, name="policies.asks_late", policy=Fixed(0.15, retries=2, rules=[On(KeyError, 0.05)])
+)
+def asks_late(self, **options):
+    record(self)
+    if self.request.retries < 2:
+        raise KeyError("order")
+    raise self.retry(exc=OSError("down"), **options)
+
+
+@app.task(bind=True, base=DLXRetryTask, name="policies.later", max_retries=2)
+def later(self, seconds):
+    record(self)
+    raise RetryIn(seconds)
+
+
+@app.task(
+    bind=True,
+    base=DLXRetryTask,
+    name="policies.later_by_itself",
+    autoretry_for=(Exception,),
+    retry_backoff=60,
+    retry_kwargs={"max_retries": 2},
+)
+def later_by_itself(self, seconds):
+    record(self)
+    raise RetryIn(seconds)

@@ -54,8 +54,60 @@ def test_a_rule_may_be_a_predicate(project, send):
 def test_every_error_has_its_own_rule_in_one_life(project, send):
     letter = dead_letter(project, send("ruled", "OSError", "KeyError", "TypeError"))
 
-    assert (letter.record.reason, delays(letter)) == ("failed", [150, 200, None])
+    assert (letter.record.reason, delays(letter)) == ("failed", [150, 100, None])
     assert [failure.error.partition(":")[0] for failure in letter.history] == ["OSError", "KeyError", "TypeError"]
+
+
+def test_each_rule_counts_its_own_retries_and_the_history_says_which(project, send):
+    letter = dead_letter(project, send("ruled", "KeyError", "OSError", "ValueError", "KeyError", "KeyError"))
+
+    assert (letter.record.reason, letter.record.attempts) == ("exhausted", 5)
+    assert delays(letter) == [100, 150, 50, 200, None]
+    granted = [(failure.rule.rpartition(".")[2], failure.rule_retry) for failure in letter.history]
+    assert granted == [("KeyError", 1), ("", 0), ("<lambda>", 1), ("KeyError", 2), ("", 0)]
+
+
+def test_a_time_limit_counts_for_its_own_rule(project, send):
+    letter = dead_letter(project, send("overruns"))
+
+    assert (letter.record.reason, letter.record.attempts) == ("timeout", 4)
+    assert [(failure.rule, failure.rule_retry) for failure in letter.history] == [
+        ("", 0),
+        ("TimeLimitExceeded", 1),
+        ("TimeLimitExceeded", 2),
+        ("", 0),
+    ]
+
+
+def test_retry_with_a_countdown_does_not_count_what_rules_granted(project, send):
+    letter = dead_letter(project, send("asks_late", countdown=0.1))
+
+    assert (letter.record.reason, letter.record.attempts) == ("exhausted", 5)
+    assert delays(letter) == [50, 50, 100, 100, None]
+
+
+def test_retry_in_needs_no_policy_and_ends_at_max_retries(project, send):
+    letter = dead_letter(project, result := send("later", 0.3))
+
+    assert (letter.record.reason, letter.record.attempts, letter.record.error_type) == ("exhausted", 3, "RetryIn")
+    assert all(300 <= granted <= 330 for granted in delays(letter)[:-1])
+    first, second, _ = project.records(id=result.id)
+    assert second["at"] - first["at"] >= 0.3
+
+
+def test_retry_in_chooses_the_delay_of_an_automatic_retry(project, send):
+    letter = dead_letter(project, send("later_by_itself", 0.3))
+
+    assert (letter.record.reason, letter.record.attempts) == ("exhausted", 3)
+    assert all(300 <= granted <= 330 for granted in delays(letter)[:-1])
+
+
+@pytest.mark.parametrize("seconds", [-1, "x", None])
+def test_retry_in_with_no_delay_is_a_dead_letter_that_says_so(project, send, seconds):
+    letter = dead_letter(project, send("later", seconds))
+
+    assert (letter.record.reason, letter.record.error_type, letter.record.attempts) == ("failed", "InvalidDelay", 1)
+    assert letter.record.error.startswith(f"RetryIn.seconds is {seconds!r}; it must be")
 
 
 def test_an_error_that_is_dead_by_rule_has_no_retry(project, send):
