@@ -93,7 +93,7 @@ class Desk:
         """A dead letter, made as a worker makes them."""
         sent = {key: facts.pop(key) for key in ("serializer", "compression", "reply_to") if key in facts}
         embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None, **facts.pop("embed", {})}
-        more = facts.pop("headers", {})
+        more, rule = facts.pop("headers", {}), facts.pop("rule", {})
         now_ms = time.time_ns() // 1_000_000
         record = DeadRecord(
             **{
@@ -112,7 +112,7 @@ class Desk:
             }
         )
         headers = {"id": task_id, "task": record.task, "retries": 0, "lang": "py", "argsrepr": "'secret'", **more}
-        failure = Failure(attempt=1, at_ms=now_ms, error="ValueError: no", delay_ms=None, worker="w@h")
+        failure = Failure(attempt=1, at_ms=now_ms, error="ValueError: no", delay_ms=None, worker="w@h", **rule)
         headers = with_record(with_failure(headers, failure), record)
         with self.publisher.producer() as producer:
             producer.publish(

@@ -191,6 +191,17 @@ def test_show_tells_everything_but_arguments_only_when_asked_and_never_opens_a_p
     desk.lying(2)
 
 
+def test_show_names_the_rule_that_granted_a_retry(desk):
+    desk.bury("ruled", rule={"rule": "TimeoutError", "rule_retry": 2})
+    desk.lying(1)
+
+    told = desk.dlx("show", "ruled").stdout
+    (facts,) = desk.json("show", "ruled")
+
+    assert "attempt 1 on w@h: ValueError: no, retry 2 of the rule for TimeoutError" in told
+    assert (facts["history"][0]["rule"], facts["history"][0]["rule_retry"]) == ("TimeoutError", 2)
+
+
 def test_purge_asks_deletes_only_what_is_meant_and_says_who_did_it(desk):
     now_ms = time.time_ns() // 1_000_000
     desk.bury("old", died_at_ms=now_ms - 5 * HOUR_MS)

@@ -46,6 +46,10 @@ def make(app):
     def until():
         raise RetryIn(700)
 
+    @app.task(bind=True, base=DLXRetryTask, shared=False, policy=Exponential(1, rules=[On(TimeoutError, [7, 8])]))
+    def turns(self):
+        raise TimeoutError if self.request.retries % 2 else ZeroDivisionError
+
     @app.task(base=DLXRetryTask, shared=False, policy=Fixed(1), budget=Budget(0.5, reserve=1))
     def frugal():
         raise OSError
@@ -116,6 +120,13 @@ def test_retry_and_autoretry_are_recorded_with_what_they_asked_for(eager, dlx):
     dlx.assert_retried(mail, delays=[7, 14, 28])
     dlx.assert_succeeded(mail)
     dlx.assert_succeeded()
+
+
+def test_an_eager_task_counts_the_retries_of_each_rule(eager, dlx):
+    task(eager, "turns").apply()
+
+    dlx.assert_retried(task(eager, "turns"), delays=[1, 7, 2, 8, 4])
+    dlx.assert_dead(task(eager, "turns"), reason="exhausted")
 
 
 def test_a_deadline_passes_although_nobody_waited(eager, dlx):
@@ -202,6 +213,12 @@ def test_a_worker_in_a_thread_waits_for_nothing_and_tells_the_true_delays(embedd
     with embedded.connection_for_read() as connection:
         letters = {it.record.task: it for it in browse(connection, f"{embedded.conf.task_default_queue}.dead")}
     assert [failure.delay_ms for failure in letters[charge.name].history] == [1000, 2000, 4000, None]
+
+
+def test_a_worker_counts_the_retries_of_each_rule(embedded, dlx):
+    task(embedded, "turns").delay()
+
+    dlx.assert_retried(task(embedded, "turns"), delays=[1, 7, 2, 8, 4])
 
 
 def test_a_deadline_passes_in_a_worker_too(embedded, dlx):
