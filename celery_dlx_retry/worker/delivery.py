@@ -103,6 +103,17 @@ def _rebuild(info: dict[str, Any], facts: dict[str, Any]) -> DeliveryInfo:
     return DeliveryInfo(info, **facts)
 
 
+class PlainDeliveryInfo(dict[str, Any]):
+    """Celery's own dict, on another broker and in eager mode, with the attempt.
+
+    Not an attribute of the request: Celery takes what it does not know there for a header of the message.
+    """
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        super().__init__(info)
+        self.attempt = Attempt()
+
+
 def is_ours(request: Any) -> bool:
     """Whether a request came from RabbitMQ through our Request class: not eager, not a direct call."""
     return isinstance(request.delivery_info, DeliveryInfo)
@@ -110,10 +121,10 @@ def is_ours(request: Any) -> bool:
 
 def attempt_of(request: Any) -> Attempt:
     """The attempt that a request stands for."""
-    # Celery makes a request for each run, also for an eager one.
     info = request.delivery_info
-    ours = isinstance(info, DeliveryInfo)
-    attempt: Attempt = info.attempt if ours else request.__dict__.setdefault("_dlx_attempt", Attempt())
+    if not isinstance(info, (DeliveryInfo, PlainDeliveryInfo)):
+        info = request.delivery_info = PlainDeliveryInfo(info or {})
+    attempt: Attempt = info.attempt
     return attempt
 
 

@@ -37,8 +37,7 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(body)
     def guard(task: Any, *args: Any, **kwargs: Any) -> Any:
         request = task.request
-        attempt = attempt_of(request)
-        if attempt.is_guarded or request.called_directly:
+        if request.called_directly or (attempt := attempt_of(request)).is_guarded:
             return body(task, *args, **kwargs)
         if not is_ours(request):
             return _run_elsewhere(task, attempt, body, args, kwargs)

@@ -117,6 +117,21 @@ def test_an_error_after_a_swallowed_retry_is_not_retried_again(app):
     assert eager(app, run, policy=[3600, 7200])[1] == 1
 
 
+def test_a_retry_carries_no_header_but_what_the_policy_must_know(app):
+    headers = []
+
+    @app.task(bind=True, base=DLXRetryTask, shared=False, policy=[3600, 7200])
+    def task(self, nested=False):  # noqa: FBT002
+        if nested:
+            raise self.retry(args=(), kwargs={}, exc=OSError("down"))
+        headers.append(self.request.headers)
+        if self.request.retries < 2:
+            self(nested=True)
+
+    assert task.apply().state == "SUCCESS"
+    assert [set(each or ()) for each in headers] == [set(), {"dlx-first-failed-at"}, {"dlx-first-failed-at"}]
+
+
 def test_an_eager_error_that_is_to_be_raised_is_raised(app):
     app.conf.update(task_always_eager=True, task_eager_propagates=True)
 
