@@ -221,6 +221,21 @@ def test_a_worker_counts_the_retries_of_each_rule(embedded, dlx):
     dlx.assert_retried(task(embedded, "turns"), delays=[1, 7, 2, 8, 4])
 
 
+def test_on_another_broker_the_policy_decides_and_celerys_own_retries_are_recorded(dlx):
+    app = Celery("elsewhere", broker="memory://", backend="cache+memory://", set_as_current=False)
+
+    @app.task(bind=True, base=DLXRetryTask, shared=False, policy=Exponential(0.1, rules=[On(TimeoutError, [0.3])]))
+    def flaky(self):
+        if self.request.retries < 3:
+            raise TimeoutError if self.request.retries == 1 else ZeroDivisionError
+
+    with pytest.warns(UserWarning, match="needs RabbitMQ"), start_worker(app, perform_ping_check=False):  # noqa: PT031
+        flaky.delay()
+
+        dlx.assert_retried(flaky, delays=[0.1, 0.3, 0.2])
+        dlx.assert_succeeded(flaky)
+
+
 def test_a_deadline_passes_in_a_worker_too(embedded, dlx):
     task(embedded, "until").delay()
 
