@@ -68,4 +68,4 @@ def test_the_fields_of_json_are_those_on_the_page(desk):
     found = {field for row in (*planned, *moved) for field in row}
     assert found - {"would_replay"} == described("dead replay") - {"problem", "outcomes"}
     for failure in listed["history"]:
-        assert set(failure) == {"attempt", "at_ms", "error", "delay_ms", "worker"}
+        assert set(failure) == {"attempt", "at_ms", "error", "delay_ms", "worker", "rule", "rule_retry"}
