@@ -31,6 +31,11 @@ class RuleRetry:
     retry: int
 
 
+def history_facts(rule: RuleRetry | None) -> dict[str, Any]:
+    """Return what the history of the message says of a retry that this rule granted, if any did."""
+    return {} if rule is None else {"rule": rule.name, "rule_retry": rule.retry}
+
+
 def rule_retries_of(headers: Mapping[str, Any]) -> dict[str, int]:
     """Return the retries so far by the path of their rule; nothing if the header is missing, foreign or forged."""
     text = headers.get(RULE_RETRIES)

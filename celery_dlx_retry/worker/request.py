@@ -32,7 +32,7 @@ from celery_dlx_retry.core.frame import has_room, room_beside
 from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.rule_retries import with_rule_retry
+from celery_dlx_retry.core.rule_retries import RuleRetry, history_facts, with_rule_retry
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, Nacked
@@ -52,7 +52,6 @@ from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
-    from celery_dlx_retry.core.rule_retries import RuleRetry
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.core.ways import Way
 
@@ -71,8 +70,7 @@ class DLXRequest(Request):
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
     _dead_of: Any = None
-    #: The rule of the policy that granted the retry after a hard time limit.
-    _rule: RuleRetry | None = None
+    _rule: RuleRetry | None = None  # of the policy, that granted the retry after a hard time limit
 
     def __init__(self, message: Any, **options: Any) -> None:
         try:
@@ -358,8 +356,7 @@ class DLXRequest(Request):
             error=text_of(error),
             delay_ms=there.length_ms,
             worker=self.hostname,
-            rule=self._rule.name if self._rule else "",
-            rule_retry=self._rule.retry if self._rule else 0,
+            **history_facts(self._rule),
         )
         headers = with_failure(with_rule_retry(info.message.headers, self._rule), failure)
         headers |= {"retries": request.retries + 1, "eta": None}

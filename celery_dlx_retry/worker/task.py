@@ -17,7 +17,7 @@ from celery_dlx_retry.core.budget import as_budget
 from celery_dlx_retry.core.headers import Failure, own_headers, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
 from celery_dlx_retry.core.policy import MAX_DELAY_MS, Wait, as_policy
-from celery_dlx_retry.core.rule_retries import with_rule_retry
+from celery_dlx_retry.core.rule_retries import history_facts, with_rule_retry
 from celery_dlx_retry.core.units import to_ms
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import (
@@ -269,8 +269,7 @@ class DLXRetryTask(Task):
             error=text_of(attempt.error) if attempt.error is not None else "",
             delay_ms=there.length_ms,
             worker=request.hostname or "",
-            rule=attempt.rule.name if attempt.rule else "",
-            rule_retry=attempt.rule.retry if attempt.rule else 0,
+            **history_facts(attempt.rule),
         )
         # retry(headers=...) replaces the headers that the message came with; ours stay.
         headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
