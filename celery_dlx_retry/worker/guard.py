@@ -8,8 +8,10 @@ then the delivery goes back to its queue and nothing is stored.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
+from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from kombu.utils.encoding import safe_repr
 
@@ -31,14 +33,35 @@ if TYPE_CHECKING:
     from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 
 
-def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a task that runs its body."""
+#: What a worker calls for a run of a task, and what a user may override.
+_HOOKS = ("__call__", "before_start")
 
-    @functools.wraps(body)
-    def guard(task: Any, *args: Any, **kwargs: Any) -> Any:
+
+def guard_hooks(cls: type[Task]) -> None:
+    """Guard each hook that a class defines or inherits. You can call it again.
+
+    Flask's recipe overrides ``__call__`` without a call of ours, and a ``before_start`` may fail as a body may.
+    """
+    for name in _HOOKS:
+        hook, seen = inspect.getattr_static(cls, name), getattr(cls, name)
+        # Celery skips a hook that is None. It reads a property once; that one stays as it is.
+        if hook is not inspect.getattr_static(Task, name) and callable(seen) and not _is_guard(hook):
+            setattr(cls, name, guarded(hook, seen=seen))
+
+
+def guarded(hook: Any, *, seen: Any = None) -> Callable[..., Any]:
+    """Wrap a hook as a class has it: a function, a static method, a class method or another callable.
+
+    ``seen`` is what the class shows of it: Celery's annotations wrap that.
+    """
+
+    # A task's own arguments may have any name, also "task": hence the slash, here and wherever they pass.
+    @functools.wraps(hook if seen is None else seen)
+    def guard(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         request = task.request
+        body = _bound(hook, task)
         if request.called_directly or (attempt := attempt_of(request)).is_guarded:
-            return body(task, *args, **kwargs)
+            return body(*args, **kwargs)
         if not is_ours(request):
             return _run_elsewhere(task, attempt, body, args, kwargs)
         attempt.is_guarded = True
@@ -67,7 +90,7 @@ def guarded(body: Callable[..., Any]) -> Callable[..., Any]:
             raise Reject("a retry could not be published", requeue=True)
         return result
 
-    guard.__dlx__ = True  # type: ignore[attr-defined]
+    guard.__dlx__ = guard  # type: ignore[attr-defined]
     return guard
 
 
@@ -75,7 +98,7 @@ def _run_elsewhere(task: Any, attempt: Attempt, body: Callable[..., Any], args: 
     """Run the body where no message can be kept: the policy decides, Celery retries, and a dead letter is a failure."""
     attempt.is_guarded = True
     try:
-        return body(task, *args, **kwargs)
+        return body(*args, **kwargs)
     except (Retry, Ignore, Reject):
         raise
     except BaseException as exc:
@@ -93,6 +116,18 @@ def _is_raised_at_once(task: Any, error: BaseException) -> bool:
     request = task.request
     is_propagated = request.is_eager and task.app.conf.task_eager_propagates
     return is_propagated or is_end_of_run(task, error, limits=request.timelimit)
+
+
+def _is_guard(hook: Any) -> bool:
+    """Return whether we made it. functools.wraps() copies the mark to other functions, but not what it refers to."""
+    return getattr(hook, "__dlx__", None) is hook
+
+
+def _bound(hook: Any, task: Any) -> Callable[..., Any]:
+    """Return what ``task.<name>`` is for a hook that the class of the task has, as Python looks it up."""
+    get = getattr(type(hook), "__get__", None)
+    body: Callable[..., Any] = hook if get is None else get(hook, task, type(task))
+    return body
 
 
 def _publish_now(task: Any, attempt: Attempt) -> None:
@@ -113,7 +148,7 @@ def _publish_now(task: Any, attempt: Attempt) -> None:
 
 def _run(task: Any, attempt: Attempt, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
-        return body(task, *args, **kwargs)
+        return body(*args, **kwargs)
     except Retry as retry:
         if attempt.is_handed_over:
             raise

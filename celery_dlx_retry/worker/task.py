@@ -38,7 +38,7 @@ from celery_dlx_retry.worker.decision import decision_on, grant_retry
 from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.elsewhere import carried_headers, retry_elsewhere
-from celery_dlx_retry.worker.guard import guarded
+from celery_dlx_retry.worker.guard import guard_hooks, guarded
 from celery_dlx_retry.worker.options import bind_with_options, is_acknowledged_early
 from celery_dlx_retry.worker.returning import give_back
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -75,11 +75,7 @@ class DLXRetryTask(Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Flask's own recipe overrides __call__ without calling ours, and a before_start may fail as a body may.
-        for hook in ("__call__", "before_start"):
-            found = getattr(cls, hook)
-            if found is not getattr(Task, hook) and not hasattr(found, "__dlx__"):
-                setattr(cls, hook, guarded(found))
+        guard_hooks(cls)
 
     @classmethod
     def bind(cls, app: Celery) -> Celery:
@@ -101,6 +97,7 @@ class DLXRetryTask(Task):
                     "remove that option",
                     cls.name,
                 )
+        guard_hooks(cls)  # task_annotations replace methods
         keep_on_commit(DLXRetryTask, app)
         return app
 
@@ -115,11 +112,13 @@ class DLXRetryTask(Task):
             raise InvalidPolicy(what="breaker", value=cls.breaker, wanted="a Breaker, or None")
 
     @guarded
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the body; the worker comes here, and so does who calls the task as a function."""
-        request = self.request
-        if request.called_directly or request._protected:  # noqa: SLF001 - as Celery's own stack protection does
-            return super().__call__(*args, **kwargs)
+        request, call = self.request, super().__call__
+        # A class after ours in the MRO may have a __call__. Celery's own pushes a second request in an eager run.
+        is_celerys = getattr(call, "__func__", None) is Task.__call__
+        if request.called_directly or request._protected or not is_celerys:  # noqa: SLF001 - Celery's stack protection
+            return call(*args, **kwargs)
         request._protected = 1  # noqa: SLF001
         return self.run(*args, **kwargs)
 
@@ -131,6 +130,10 @@ class DLXRetryTask(Task):
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
         self.__dict__["_dlx_trace"] = traced(tracer, task=self) if tracer is not None else None
+
+    @__trace__.deleter
+    def __trace__(self) -> None:
+        self.__dict__.pop("_dlx_trace", None)
 
     @property
     def override_max_retries(self) -> int:
@@ -144,6 +147,10 @@ class DLXRetryTask(Task):
     @override_max_retries.setter
     def override_max_retries(self, limit: int) -> None:
         self.request.__dict__["_dlx_max_retries"] = limit
+
+    @override_max_retries.deleter
+    def override_max_retries(self) -> None:
+        self.request.__dict__.pop("_dlx_max_retries", None)
 
     def dead_letter(self, reason: str = "") -> NoReturn:
         """Give up now: the message becomes a dead letter, whatever the policy says."""

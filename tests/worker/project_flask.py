@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from typing import ClassVar
 
-from celery import Task
+from celery import Task, current_task
 from project import app, record
 
 from celery_dlx_retry import DLXRetryTask
 
 context = []
+
+
+def around(hook):
+    def annotated(self, *args):
+        record(self, "annotation")
+        return hook(self, *args)
+
+    return annotated
+
+
+# Celery reads it once, at the first task that is registered.
+app.conf.task_annotations = {"flask.Annotated": {"@before_start": around}}
 
 
 @contextmanager
@@ -53,6 +66,34 @@ class Polite(DLXRetryTask):
 
 
 class Grandchild(Direct):
+    abstract = True
+
+
+class CallsSuper(Task):
+    """The recipe of other packages: it calls super()."""
+
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        with app_context():
+            return super().__call__(*args, **kwargs)
+
+
+class MixedPolite(CallsSuper, DLXRetryTask):
+    abstract = True
+
+
+class Theirs(DLXRetryTask, FlaskTask):
+    """The order of our pages: their __call__ comes after ours."""
+
+    abstract = True
+
+
+class TheirsPolite(DLXRetryTask, CallsSuper):
+    abstract = True
+
+
+class TheirsLater(Theirs):
     abstract = True
 
 
@@ -114,7 +155,7 @@ class Below(DLXRetryTask, Keeps):
 
 
 def body(self, wish="heal"):
-    record(self, context=list(context))
+    record(self, context=list(context), requests=len(self.request_stack))
     if wish == "fail":
         raise ValueError("no luck")
     if wish in {"heal", "go on"} and self.request.retries == 0:
@@ -122,7 +163,10 @@ def body(self, wish="heal"):
     return wish
 
 
-for base in (Mixed, Direct, Polite, Grandchild, Checks, Locked, Below):
+for base in (
+    *(Mixed, Direct, Polite, Grandchild, MixedPolite, Theirs, TheirsPolite, TheirsLater),
+    *(Checks, Locked, Below),
+):
     app.task(body, bind=True, base=base, name=f"flask.{base.__name__}")
 
 
@@ -136,3 +180,92 @@ class OfItsOwn(Direct):
 
 
 app.register_task(OfItsOwn())
+
+
+def check(task_id, args, kwargs):  # noqa: ARG001
+    record(current_task, "before_start", given=[task_id, args])
+    if args[0] == "refuse":
+        raise PermissionError("not today")
+
+
+class Checker:
+    """A callable object: Python binds it to no task."""
+
+    def __call__(self, task_id, args, kwargs):
+        check(task_id, args, kwargs)
+
+
+class Static(DLXRetryTask):
+    abstract = True
+    before_start = staticmethod(check)
+
+
+class OfTheClass(DLXRetryTask):
+    abstract = True
+
+    @classmethod
+    def before_start(cls, task_id, args, kwargs):
+        assert issubclass(cls, OfTheClass)
+        check(task_id, args, kwargs)
+
+
+class Callable(DLXRetryTask):
+    abstract = True
+    before_start = Checker()
+
+
+class Partial(DLXRetryTask):
+    abstract = True
+
+    def check_more(self, more, task_id, args, kwargs):
+        assert (self.name, more) == ("flask.Partial", "more")
+        check(task_id, args, kwargs)
+
+    before_start = functools.partialmethod(check_more, "more")
+
+
+class Read(DLXRetryTask):
+    abstract = True
+
+    @property
+    def before_start(self):
+        return Checker()
+
+
+class Inherited(Static):
+    abstract = True
+
+
+for base in (Static, OfTheClass, Callable, Partial, Read, Inherited):
+    app.task(body, bind=True, base=base, name=f"flask.{base.__name__}")
+app.task(body, bind=True, base=DLXRetryTask, name="flask.Option", before_start=Checker())
+app.task(body, bind=True, base=DLXRetryTask, name="flask.NoHook", before_start=None)
+
+
+class Set(DLXRetryTask):
+    """Celery calls the attribute of the instance if the class has a hook."""
+
+    name = "flask.Set"
+
+    def __init__(self):
+        self.before_start = Checker()
+
+    def before_start(self, *_):
+        raise AssertionError
+
+    def run(self, wish="heal"):
+        return body(self, wish)
+
+
+app.register_task(Set())
+
+
+class Annotated(DLXRetryTask):
+    abstract = True
+
+    def before_start(self, task_id, args, kwargs):
+        assert self.name == "flask.Annotated"
+        check(task_id, args, kwargs)
+
+
+app.task(body, bind=True, base=Annotated, name="flask.Annotated")

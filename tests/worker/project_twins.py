@@ -147,6 +147,11 @@ def autoretries_all_but_some(self):
     raise UnicodeError("not retried")
 
 
+@twins(autoretry_for=(OSError,), retry_kwargs={"throw": False, "max_retries": 1, "countdown": 0.1})
+def autoretries_without_throwing(_):
+    raise OSError("always")
+
+
 @twins(autoretry_for=(ValueError,), retry_kwargs={"max_retries": 1, "countdown": 0.1})
 def autoretries_with_kwargs(self):
     record(self, "run")
@@ -201,3 +206,19 @@ def sometimes_wants_more(self, more=None):
     if more:
         raise self.retry(countdown=0.1, max_retries=more)
     raise ValueError("always")
+
+
+def takes_anything(self, /, **kwargs):
+    if self.request.retries == 0:
+        raise self.retry(countdown=0.1)
+    return kwargs
+
+
+def takes_anything_unbound(**kwargs):
+    return kwargs
+
+
+for base in (Plain, Ours):
+    kind = base.__name__.lower()
+    app.task(takes_anything, bind=True, base=base, name=f"twins.{kind}.takes_anything")
+    app.task(takes_anything_unbound, base=base, name=f"twins.{kind}.takes_anything_unbound")

@@ -10,7 +10,11 @@ from support import eventually
 
 from tests.worker.stage import stage
 
-BASES = ["Mixed", "Direct", "Polite", "Grandchild", "OfItsOwn"]
+BASES = [
+    *("Mixed", "Direct", "Polite", "Grandchild", "OfItsOwn"),
+    *("MixedPolite", "Theirs", "TheirsPolite", "TheirsLater"),
+]
+HOOKS = ["Static", "OfTheClass", "Callable", "Partial", "Read", "Inherited", "Option", "Set", "Annotated"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def test_a_body_that_runs_inside_a_context_is_retried(project, base):
 
     assert result.get(timeout=20) == "heal"
     runs = project.records(id=result.id)
-    assert [(run["retries"], run["context"]) for run in runs] == [(0, ["open"]), (1, ["open"])]
+    assert [(run["retries"], run["context"], run["requests"]) for run in runs] == [(0, ["open"], 1), (1, ["open"], 1)]
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -77,6 +81,38 @@ def test_a_check_before_the_start_may_retry(project):
 
     assert result.get(timeout=20) == "later"
     assert told(project, result) == ["before_start", "on_retry", "before_start", "run", "after_return"]
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_check_before_the_start_may_be_any_callable(project, kind):
+    result = send(project, kind, "pass")
+
+    assert result.get(timeout=20) == "pass"
+    (check,) = project.records(id=result.id, event="before_start")
+    assert check["given"] == [result.id, ["pass"]]
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_any_callable_that_fails_before_the_start_leaves_one_dead_letter(project, kind):
+    result = send(project, kind, "refuse")
+
+    with pytest.raises(PermissionError, match="not today"):
+        result.get(timeout=20)
+    letter = dead_letter(project, result)
+    assert (letter.record.reason, letter.record.error_type) == ("failed", "PermissionError")
+    assert len(project.records(id=result.id, event="before_start")) == 1
+    assert not project.records(id=result.id, event="run")
+
+
+def test_a_hook_that_is_none_is_not_called(project):
+    assert send(project, "NoHook", "pass").get(timeout=20) == "pass"
+
+
+def test_what_an_annotation_puts_around_a_hook_is_called(project):
+    result = send(project, "Annotated", "pass")
+
+    assert result.get(timeout=20) == "pass"
+    assert len(project.records(id=result.id, event="annotation")) == 1
 
 
 def test_a_retry_that_another_base_class_keeps_to_itself_leaves_the_task_on_its_queue(project):
@@ -126,7 +162,7 @@ def test_after_all_this_every_failure_is_one_dead_letter(project):
     project.send("succeed").get(timeout=20)
 
     ids = [letter.record.task_id for letter in project.dead()]
-    assert len(ids) == len(set(ids)) == len(BASES) + 2
+    assert len(ids) == len(set(ids)) == len(BASES) + len(HOOKS) + 2
     assert project.depth(project.queue) == 0
 
 

@@ -26,6 +26,7 @@ RUNS = {
     "autoretries_to_the_end": 3,
     "autoretries_all_but_some": 2,
     "autoretries_with_kwargs": 2,
+    "autoretries_without_throwing": 2,
     "autoretries_with_backoff": 3,
     "autoretries_with_limited_backoff": 3,
     "autoretries_with_jitter": 3,
@@ -35,6 +36,13 @@ RUNS = {
     "retries_and_fails": 2,
 }
 TWINS = ("plain", "ours")
+# Names of parameters on the way of a task's arguments, in Celery's functions or in ours.
+# Not "self": Celery's worker takes none.
+ARGUMENTS = [
+    *("cls", "task", "request", "queue", "body", "hook", "attempt", "args", "kwargs", "uuid", "func", "fun"),
+    *("name", "app", "exc", "eta", "countdown", "throw", "max_retries", "task_id", "retries", "message", "headers"),
+    *("options", "policy", "dlx_wait", "it", "n", "tracer", "seen"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +171,7 @@ def test_what_celery_would_have_lost_is_a_dead_letter_and_nothing_else_is(projec
         "autoretries_to_the_end": "exhausted",
         "autoretries_all_but_some": "failed",
         "autoretries_with_kwargs": "exhausted",
+        "autoretries_without_throwing": "exhausted",
         "autoretries_with_backoff": "exhausted",
         "autoretries_with_limited_backoff": "exhausted",
         "autoretries_with_jitter": "exhausted",
@@ -183,3 +192,16 @@ def test_one_retry_with_another_limit_leaves_the_limit_of_later_runs_alone(proje
         with pytest.raises(ValueError, match="always"):
             result.get(timeout=20)
         assert len(project.records(id=result.id, event="run")) == 2
+
+
+@pytest.mark.parametrize("task", ["takes_anything", "takes_anything_unbound"])
+def test_a_keyword_argument_may_have_any_name_that_it_may_have_with_celery(project, task):
+    sent = {
+        (twin, name): project.app.send_task(f"twins.{twin}.{task}", kwargs={name: "given"})
+        for name in ARGUMENTS
+        for twin in TWINS
+    }
+
+    ends = {key: (result.get(timeout=20, propagate=False), result.state) for key, result in sent.items()}
+
+    assert {key: end for key, end in ends.items() if end != ({key[1]: "given"}, "SUCCESS")} == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Retry
 
 from celery_dlx_retry import DEAD, Breaker, Budget, DeadLetter, DLXRetryTask, Fixed, On, RetryIn
@@ -260,3 +260,61 @@ def test_what_is_no_budget_and_no_breaker_fails_where_the_task_is_defined(app, l
         @app.task(base=DLXRetryTask, shared=False, lazy=False, **limit)
         def wrong():
             """Never made."""
+
+
+@pytest.mark.parametrize("name", ["task", "request", "args", "kwargs", "hook", "body"])
+def test_an_argument_of_a_direct_or_eager_call_may_have_any_name(app, name):
+    @app.task(base=DLXRetryTask, shared=False)
+    def echo(**kwargs):
+        return kwargs
+
+    assert echo(**{name: 1}) == echo.apply(kwargs={name: 1}).get() == {name: 1}
+
+
+class Context(Task):
+    """Another package's class, whose __call__ runs the body."""
+
+    abstract = True
+    entered = 0
+
+    def __call__(self, *args, **kwargs):
+        type(self).entered += 1
+        return self.run(*args, **kwargs)
+
+
+class PoliteContext(Context):
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        type(self).entered += 1
+        return Task.__call__(self, *args, **kwargs)
+
+
+@pytest.mark.parametrize("context", [Context, PoliteContext])
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_class_after_ours_is_called_in_direct_and_eager_calls_as_without_ours(app, context, is_direct):
+    class Both(DLXRetryTask, context):
+        abstract = True
+
+    def body(self):
+        request = self.request
+        return self.entered, len(self.request_stack), request.called_directly, request.is_eager
+
+    plain = app.task(body, bind=True, base=context, shared=False, name="plain")
+    ours = app.task(body, bind=True, base=Both, shared=False, name="ours")
+
+    seen = [task() if is_direct else task.apply().get() for task in (plain, ours)]
+
+    assert seen[0] == seen[1]
+    assert seen[1][0] == 1
+
+
+def test_a_tracer_may_be_deleted_and_is_none_then(app):
+    @app.task(base=DLXRetryTask, shared=False)
+    def task():
+        """Never run."""
+
+    task.__trace__ = lambda: None
+    del task.__trace__
+
+    assert task.__trace__ is None
