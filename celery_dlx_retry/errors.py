@@ -7,6 +7,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── InvalidDelay            a delay that is no finite, non-negative number of seconds
     │   ├── InvalidPolicy           a policy's, budget's or breaker's value makes no sense
     │   │   └── InvalidTask         the same, with the name of the task that has it
+    │   ├── ForeignStrategy         a task of ours has a Strategy that is not Celery's
     │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
     │   ├── UnknownSetting          a dlx_* setting that does not exist
     │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do
@@ -91,6 +92,15 @@ class InvalidTask(InvalidPolicy):
     """``task``, ``problem``."""
 
     sentence = "The task {task!r}: {problem}"
+
+
+class ForeignStrategy(ConfigurationError):
+    """``task``, ``strategy``."""
+
+    sentence = (
+        "The task {task!r} has the Strategy {strategy}, which runs it without our retries and dead letters. "
+        "Remove DLXRetryTask or the Strategy from the task; to wrap Celery's strategy, override start_strategy()."
+    )
 
 
 class InvalidSetting(ConfigurationError):

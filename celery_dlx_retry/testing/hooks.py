@@ -27,6 +27,7 @@ from celery_dlx_retry.worker import decision
 from celery_dlx_retry.worker import task as task_module
 from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.burial import text_of
+from celery_dlx_retry.worker.celerys import is_internal
 from celery_dlx_retry.worker.clock import delay_ms
 from celery_dlx_retry.worker.delivery import DeliveryInfo, attempt_of, is_ours
 from celery_dlx_retry.worker.lanes import Lanes
@@ -181,7 +182,7 @@ class _Hooks:
     def on_prerun(self, task: Any, **_: Any) -> None:
         """Let an eager run decide as one in a worker does: with a message, if not one from a queue."""
         request = task.request
-        if not request.is_eager or not isinstance(task, DLXRetryTask) or task.name.startswith("celery."):
+        if not request.is_eager or not isinstance(task, DLXRetryTask) or is_internal(task.name):
             return
         message = Message(
             body=b"",

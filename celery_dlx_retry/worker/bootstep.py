@@ -12,10 +12,12 @@ from amqp.exceptions import AMQPError
 from celery.bootsteps import StartStopStep
 from celery.exceptions import WorkerShutdown
 from celery.platforms import EX_FAILURE
+from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.consumer.connection import Connection as Connected
 from celery.worker.consumer.tasks import Tasks
+from celery.worker.strategy import default
 from click import ClickException
 
 from celery_dlx_retry.broker.declare import check
@@ -23,7 +25,15 @@ from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_
 from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
-from celery_dlx_retry.errors import ConfigurationError, DLXError, Forbidden, Missing, NoAnswer, TopologyError
+from celery_dlx_retry.errors import (
+    ConfigurationError,
+    DLXError,
+    Forbidden,
+    ForeignStrategy,
+    Missing,
+    NoAnswer,
+    TopologyError,
+)
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.strays import keep_strays
 from celery_dlx_retry.worker.versions import wait_for_what_is_given
@@ -73,6 +83,8 @@ class Topology(StartStopStep):
             # Before the queues are declared: their arguments cannot be changed afterwards.
             for queue in consumer.app.amqp.queues.consume_from.values() if self.enabled else ():
                 check_prefix(queue, self._runtime.names)
+            if self.enabled:
+                _check_strategies(consumer.app)
         except ConfigurationError as exc:
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
         if self.enabled:
@@ -230,3 +242,13 @@ def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
     finally:
         with suppress(OSError):  # the connection is lost
             sock.settimeout(before)
+
+
+def _check_strategies(app: Celery) -> None:
+    """Raise ForeignStrategy for a task of ours that the worker would not run message by message."""
+    ours = [task for task in app.tasks.values() if hasattr(task, "known_delays_ms")]
+    for task in sorted(ours, key=lambda task: (task.name.startswith("celery."), task.name)):
+        strategy = symbol_by_name(task.Strategy)
+        if strategy is not default:
+            module, name = getattr(strategy, "__module__", "?"), getattr(strategy, "__qualname__", repr(strategy))
+            raise ForeignStrategy(task=task.name, strategy=f"{module}.{name}")

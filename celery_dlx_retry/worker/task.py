@@ -33,6 +33,7 @@ from celery_dlx_retry.worker.appointments import is_appointment, make, not_befor
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.budget import retry_within
 from celery_dlx_retry.worker.burial import text_of
+from celery_dlx_retry.worker.celerys import is_internal, is_map
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.decision import decision_on, grant_retry
 from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
@@ -80,8 +81,8 @@ class DLXRetryTask(Task):
     @classmethod
     def bind(cls, app: Celery) -> Celery:
         """Celery's hook for a task that meets its app: here we install ourselves."""
-        if _is_builtin(cls):
-            # Celery(task_cls=DLXRetryTask) reaches Celery's own tasks too; chord_unlock polls, which is no failure.
+        if is_internal(cls.name):
+            # Celery(task_cls=DLXRetryTask) makes Celery's own tasks of our class, too.
             cls.acks_late, cls.Request = Task.acks_late, Task.Request
             app = super().bind(app)
         else:
@@ -247,14 +248,14 @@ class DLXRetryTask(Task):
         wait = options.pop("dlx_wait", None)
         if wait is not None:
             return self._retry_async(functools.partial(super().apply_async, args, kwargs), options, *wait)
-        if not _is_builtin(type(self)) and is_appointment(self.app, options):
+        if not is_internal(self.name) and is_appointment(self.app, options):
             return make(self, super().apply_async, args, kwargs, options)
         return super().apply_async(args, kwargs, **options)
 
     def start_strategy(self, app: Celery, consumer: Any, **kwargs: Any) -> Any:
         """Celery's way to ask what a worker does with a message of this task."""
         handle = super().start_strategy(app, consumer, **kwargs)
-        return handle if _is_builtin(type(self)) else not_before_due(handle, self, consumer)
+        return handle if is_internal(self.name) else not_before_due(handle, self, consumer)
 
     def _retry_async(
         self, apply_async: Any, options: dict[str, Any], queue: WorkQueue, wait_ms: int, request: Any
@@ -296,7 +297,7 @@ class DLXRetryTask(Task):
     @classmethod
     def known_delays_ms(cls, longest_ms: int = MAX_DELAY_MS) -> frozenset[int]:
         """Every delay that this task is known to need, before it has ever failed, where none may be longer."""
-        if _is_builtin(cls):
+        if is_internal(cls.name):
             return frozenset()
         limits: frozenset[int] = frozenset()
         if cls.budget is not None:
@@ -305,6 +306,8 @@ class DLXRetryTask(Task):
             limits |= cls.breaker.known_delays_ms()
         if cls.policy is not None:
             return as_policy(cls.policy).within(longest_ms).known_delays_ms() | limits
+        if is_map(cls.name):
+            return limits  # it calls no retry() itself, and lanes that nothing announces are made when needed
         delays = {to_ms(cls._default_delay(longest_ms), what=f"{cls.name}.default_retry_delay")}
         countdown = getattr(cls, "retry_kwargs", {}).get("countdown")
         if isinstance(countdown, (int, float)):
@@ -350,7 +353,3 @@ def _is_unchanged(given: Any, before: Any) -> bool:
     if isinstance(given, dict):
         return given.keys() == before.keys() and all(given[key] is before[key] for key in given)
     return len(given) == len(before) and all(map(operator.is_, given, before))
-
-
-def _is_builtin(cls: type[DLXRetryTask]) -> bool:
-    return bool(cls.name) and cls.name.startswith("celery.")

@@ -30,3 +30,14 @@ def fail(self):
 def kinds():
     """How each task of the app is acknowledged, and by which request it is served."""
     return {name: [task.acks_late, str(task.Request)] for name, task in app.tasks.items()}
+
+
+@app.task(bind=True, name="adopted.inverse")
+def inverse(self, number, times=1):
+    """Called for each item of a map; a direct call has no message, and nothing to retry."""
+    record(self, number=number, is_direct=self.request.called_directly)
+    if number == "later":
+        raise self.retry(exc=OSError("not now"))
+    if number == "again":
+        raise self.retry()
+    return times / number

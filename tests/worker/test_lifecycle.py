@@ -107,6 +107,14 @@ def test_a_wrong_setting_or_flag_is_one_sentence_and_no_start(project, conf, fla
     assert "Traceback" not in log
 
 
+def test_a_worker_refuses_a_task_whose_strategy_is_not_celerys(project):
+    log = refused(project.start(module="project_strategy"))
+
+    assert "The task 'strategy.both' has the Strategy project_strategy.Batches.Strategy, which runs it without" in log
+    assert "Traceback" not in log
+    assert project.depth(project.queue) is None
+
+
 def test_a_queue_that_was_made_for_another_prefix_is_one_sentence_and_no_start(project, monkeypatch):
     monkeypatch.setenv("PROJECT_QUEUES", json.dumps({project.queue: {}}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 import pytest
-from celery import chord
+from celery import chord, chunks, xmap, xstarmap
 from support import eventually
 
 from tests.worker.stage import stage
@@ -158,6 +158,17 @@ def test_hooks_that_do_not_call_super_change_nothing(project):
     assert result.state == "FAILURE"
 
 
+def test_a_map_in_an_app_that_has_another_task_class_is_celerys(project):
+    app = project.app
+
+    result = xmap(app.signature("flask.Direct", app=app), ["fail"], app=app).apply_async()
+
+    with pytest.raises(ValueError, match="no luck"):
+        result.get(timeout=20)
+    project.send("succeed").get(timeout=20)
+    assert result.id not in {letter.record.task_id for letter in project.dead()}
+
+
 def test_after_all_this_every_failure_is_one_dead_letter(project):
     project.send("succeed").get(timeout=20)
 
@@ -166,22 +177,99 @@ def test_after_all_this_every_failure_is_one_dead_letter(project):
     assert project.depth(project.queue) == 0
 
 
-def test_a_whole_app_is_adopted_by_its_task_class_and_celerys_own_tasks_are_left_alone(request):
+@pytest.fixture(scope="module")
+def adopted(request):
     # Without a native join the chord waits by chord_unlock, a task of Celery's that polls by retries.
-    with stage(request, result_chord_retry_interval=0.2) as project:
-        project.conf["result_backend"] = f"file://{project.results}"
-        project.start(module="project_adopted").wait_until_ready()
-        app = project.app
+    with stage(request, result_chord_retry_interval=0.2) as it:
+        it.conf["result_backend"] = f"file://{it.results}"
+        # A retry() without a delay, and without an hour for its test.
+        it.conf["task_annotations"] = {"celery.map": {"default_retry_delay": 0.1, "max_retries": 1}}
+        it.start(module="project_adopted").wait_until_ready()
+        yield it
 
-        healed, failed = app.send_task("adopted.heal"), app.send_task("adopted.fail")
-        header = [app.signature("adopted.heal", app=app) for _ in range(2)]
-        total = chord(header, app.signature("adopted.kinds", immutable=True, app=app), app=app).apply_async()
 
-        assert healed.get(timeout=20) == "healed"
-        kinds = total.get(timeout=20)
-        (letter,) = eventually(project.dead)
-        assert letter.record.task_id == failed.id
-        for name, (acks_late, request_class) in kinds.items():
-            assert acks_late is not name.startswith("celery.")
-            assert ("celery_dlx_retry" in request_class) is not name.startswith("celery.")
-        assert project.depth(project.grid_lane(200)) is None
+def test_a_whole_app_is_adopted_by_its_task_class_and_celerys_own_tasks_are_left_alone(adopted):
+    app = adopted.app
+
+    healed, failed = app.send_task("adopted.heal"), app.send_task("adopted.fail")
+    header = [app.signature("adopted.heal", app=app) for _ in range(2)]
+    total = chord(header, app.signature("adopted.kinds", immutable=True, app=app), app=app).apply_async()
+
+    assert healed.get(timeout=20) == "healed"
+    kinds = total.get(timeout=20)
+    assert dead_letter(adopted, failed).record.reason == "failed"
+    internal = {name for name in kinds if name.startswith("celery.")} - {
+        "celery.map",
+        "celery.starmap",
+        "celery.chunks",
+    }
+    assert internal >= {"celery.chord_unlock", "celery.backend_cleanup", "celery.accumulate"}
+    for name, (acks_late, request_class) in kinds.items():
+        assert acks_late is (name not in internal)
+        assert ("celery_dlx_retry" in request_class) is (name not in internal)
+    assert adopted.depth(adopted.grid_lane(200)) is None
+
+
+def inverse(app):
+    return app.signature("adopted.inverse", app=app)
+
+
+def test_maps_and_chunks_of_an_adopted_app_run(adopted):
+    app = adopted.app
+
+    mapped = xmap(inverse(app), [1, 2], app=app).apply_async()
+    starmapped = xstarmap(inverse(app), [(1, 3), (2, 3)], app=app).apply_async()
+    chunked = chunks(inverse(app), [(1, 3), (2, 3), (3, 3)], 2, app=app).apply_async()
+
+    assert mapped.get(timeout=20) == [1, 0.5]
+    assert starmapped.get(timeout=20) == [3, 1.5]
+    assert chunked.get(timeout=20) == [[3, 1.5], [1]]
+    assert all(run["is_direct"] for run in adopted.records(task="adopted.inverse"))
+
+
+def test_a_chunk_that_fails_in_an_adopted_app_is_one_dead_letter_and_the_others_end(adopted):
+    app = adopted.app
+
+    results = chunks(inverse(app), [(1, 3), (0, 3), (3, 3)], 2, app=app).apply_async().results
+
+    with pytest.raises(ZeroDivisionError):
+        results[0].get(timeout=20)
+    assert results[1].get(timeout=20) == [1]
+    letter = dead_letter(adopted, results[0])
+    assert (letter.record.reason, letter.record.task) == ("failed", "celery.starmap")
+
+
+def test_a_map_whose_item_asks_for_a_retry_with_an_error_fails_of_it_as_a_direct_call_does(adopted):
+    app = adopted.app
+
+    result = xstarmap(inverse(app), [("later",)], app=app).apply_async()
+
+    with pytest.raises(OSError, match="not now"):
+        result.get(timeout=20)
+    assert dead_letter(adopted, result).record.reason == "failed"
+
+
+def test_a_map_whose_item_asks_for_a_retry_without_an_error_is_retried_as_a_whole_and_then_kept(adopted):
+    # Celery stores RETRY, acknowledges, and never runs it again.
+    app = adopted.app
+
+    result = xmap(inverse(app), [1, "again"], app=app).apply_async()
+
+    letter = dead_letter(adopted, result)
+    assert (letter.record.reason, letter.record.attempts) == ("exhausted", 2)
+    assert result.state == "FAILURE"
+
+
+def test_a_map_with_a_countdown_waits_in_the_broker(adopted):
+    app = adopted.app
+
+    result = xmap(inverse(app), [4], app=app).apply_async(countdown=0.3)
+
+    assert result.get(timeout=20) == [0.25]
+
+
+def test_after_the_maps_each_failure_is_one_dead_letter(adopted):
+    ids = [letter.record.task_id for letter in adopted.dead()]
+
+    assert len(ids) == len(set(ids))
+    assert adopted.depth(adopted.queue) == 0
