@@ -13,7 +13,8 @@ _SHORT_INT = 2**31 - 1
 
 # Ours, least worth first; then what Celery writes for people to read; then the least that a dead letter tells.
 _DETAILS = (
-    *("dlx-dead-traceback", "dlx-history", "dlx-dead-error", "dlx-dead-error-type", "dlx-dead-worker"),
+    *("dlx-dead-traceback", "dlx-history", "dlx-exchange", "dlx-routing-key"),
+    *("dlx-dead-error", "dlx-dead-error-type", "dlx-dead-worker"),
     *("dlx-dead-family", "dlx-dead-task", "dlx-dead-task-id", "dlx-dead-died-at-ms", "dlx-dead-attempts"),
     *("argsrepr", "kwargsrepr", "origin", "dlx-first-failed-at", "dlx-parked-at"),
 )

@@ -24,6 +24,8 @@ CRASHES = "dlx-crashes"
 REPLAYS = "dlx-replays"
 #: When a circuit breaker last sent the message to wait without running it, in ms since 1970.
 PARKED_AT = "dlx-parked-at"
+#: The exchange and the routing key that the sender published to, if not to the work queue by its name.
+EXCHANGE, ROUTING_KEY = "dlx-exchange", "dlx-routing-key"
 #: With two digits: that the message is to wait on this rung of the ladder.
 RUNG = "dlx-rung-"
 #: Body and representation of the arguments before an operator edited them.
@@ -175,6 +177,25 @@ def parked_at_ms_of(headers: Mapping[str, Any]) -> int:
     return value if is_count(value) else 0
 
 
+def address_of(headers: Mapping[str, Any], *, queue: str) -> tuple[str, str]:
+    """Return the exchange and the routing key that the sender of a message used. It has waited for this queue."""
+    exchange, routing_key = headers.get(EXCHANGE), headers.get(ROUTING_KEY)
+    if isinstance(exchange, str) and isinstance(routing_key, str):
+        return exchange, routing_key
+    return "", queue
+
+
+def with_address(headers: Mapping[str, Any], *, exchange: Any, routing_key: Any, queue: str) -> dict[str, Any]:
+    """Return the headers of a message that is to wait for this queue and was sent to that exchange."""
+    is_plain = (exchange, routing_key) == ("", queue)
+    if is_plain and EXCHANGE not in headers:
+        return dict(headers)  # nearly every retry
+    kept = {key: value for key, value in headers.items() if key not in {EXCHANGE, ROUTING_KEY}}
+    if not is_plain and isinstance(exchange, str) and isinstance(routing_key, str):
+        kept |= {EXCHANGE: exchange, ROUTING_KEY: routing_key}
+    return kept
+
+
 def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
     """When the first attempt failed: now, if this is the first, or if the header makes no sense."""
     value = headers.get(FIRST_FAILED_AT)
@@ -254,7 +275,8 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers of a dead letter on its way back to work: as if new, but remembering."""
     replays = headers.get(REPLAYS)
     kept = without_record(without_broker_headers(headers))
-    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT):  # the deadline and all counts begin again
+    # The deadline and all counts begin again, and a replay goes to the work queue by its name.
+    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY):
         kept.pop(name, None)
     for late in ("expires", "eta"):  # an operator's word is newer: it is to run
         if late in kept:

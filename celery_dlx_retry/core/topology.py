@@ -37,6 +37,7 @@ _LANE = re.compile(
 _OLD_LANE = re.compile(rf"v1\.wait\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:\.(?P<expires>{_LENGTH}))?", re.ASCII)
 _RUNG = re.compile(rf"v(?P<version>[12])\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})", re.ASCII)
 _LANDING = re.compile(rf"v2\.(?P<way>landing|shared-landing)\.{_KIND}\.(?P<queue>.+)", re.ASCII | re.DOTALL)
+_RETURN = re.compile(r"v\d+\.return\..+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +218,11 @@ class Names:
     def back(self) -> str:
         """The return exchange: what waited goes through it to its work queue."""
         return f"{self.prefix}.v1.return.{self.kind}"
+
+    def is_back(self, exchange: str) -> bool:
+        """Return whether it is a return exchange of this prefix, also of the other type or of another version."""
+        ours, tail = exchange.startswith(f"{self.prefix}."), exchange.removeprefix(f"{self.prefix}.")
+        return ours and _RETURN.fullmatch(tail) is not None
 
     def orphans(self) -> str:
         """The alternate exchange of the return exchange, and the queue behind it."""

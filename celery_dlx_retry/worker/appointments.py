@@ -16,7 +16,7 @@ from celery_dlx_retry.core.ladder import skipped
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.worker.clock import delay_ms, due_at, eta_header, is_due
-from celery_dlx_retry.worker.delivery import message_of
+from celery_dlx_retry.worker.delivery import addressed, as_sent, message_of
 from celery_dlx_retry.worker.routes import NoRouter, destination, routed
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import send
@@ -133,9 +133,11 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
         runtime.mend_ladder()
     there = runtime.way_for(queue, left_ms, wish=Wish.APPOINTMENT, quickly=True)
     value = message_of(message)
+    info = as_sent(message.delivery_info, value, queue=queue, names=runtime.names)
+    headers = addressed(without_broker_headers(value.headers), info, queue=queue)
     with runtime.hand_over(there, quickly=True) as producer:
         producer.publish_message(
-            value.with_headers(without_broker_headers(value.headers)),
+            value.with_headers(headers),
             exchange=there.exchange,
             routing_key=there.routing_key,
         )

@@ -17,6 +17,7 @@ from celery_dlx_retry.core.policy import Wait
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import PublishError, TopologyError
 from celery_dlx_retry.worker.clock import now_ms
+from celery_dlx_retry.worker.delivery import addressed
 from celery_dlx_retry.worker.process import own, steady_ms
 from celery_dlx_retry.worker.returning import give_back
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -96,7 +97,8 @@ def _park(task: Any, info: DeliveryInfo, *, delay_ms: int, task_id: str) -> None
     runtime = runtime_of(task.app)
     there = runtime.way_for(info.queue, delay_ms, wish=Wish.RETRY)
     with runtime.hand_over(there) as producer:
-        message = info.message.with_headers({**info.message.headers, PARKED_AT: now_ms()})
+        headers = addressed(info.message.headers, info, queue=info.queue)
+        message = info.message.with_headers({**headers, PARKED_AT: now_ms()})
         producer.publish_message(message, exchange=there.exchange, routing_key=there.routing_key)
     runtime.published(there)
     logger.info("parked task=%s id=%s delay_ms=%d queue=%s", task.name, task_id, there.length_ms, info.queue.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_dlx_retry.core.headers import address_of, with_address
 from celery_dlx_retry.core.message import Message
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.core.policy import Decision, Wait
     from celery_dlx_retry.core.rule_retries import RuleRetry
-    from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.core.topology import Names, WorkQueue
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: see Message
@@ -64,7 +65,7 @@ class Attempt:
 
 
 class DeliveryInfo(dict[str, Any]):
-    """The dict that tasks know as ``self.request.delivery_info``, with some attributes more.
+    """The dict that tasks know as ``self.request.delivery_info``: Celery's keys and values, and some attributes.
 
     It travels into the pool's child together with the body, which pickle then sends once. As attributes they stay out
     of what ``celery inspect active`` shows of the dict: a body is nobody's business.
@@ -81,7 +82,7 @@ class DeliveryInfo(dict[str, Any]):
         forwards: bool,
         is_watched: bool,
     ) -> None:
-        super().__init__(info, queue=queue.name)
+        super().__init__(info)
         self.queue = queue
         self.message = message
         #: The worker's main process in this life of it; see Runtime.life.
@@ -97,6 +98,26 @@ class DeliveryInfo(dict[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         facts = {name: value for name, value in self.__dict__.items() if name != "attempt"}
         return _rebuild, (dict(self), facts)
+
+
+def as_sent(info: Mapping[str, Any], message: Message, *, queue: WorkQueue, names: Names) -> dict[str, Any]:
+    """Return Celery's delivery_info with the exchange and the routing key that the sender published to.
+
+    What has waited comes through our return exchange; Celery publishes a retry to where the message was.
+    """
+    if not names.is_back(str(info.get("exchange"))):
+        return dict(info)
+    exchange, routing_key = address_of(message.headers, queue=queue.name)
+    return {**info, "exchange": exchange, "routing_key": routing_key}
+
+
+def addressed(
+    headers: Mapping[str, Any], info: Mapping[str, Any], *, queue: WorkQueue, to: WorkQueue | None = None
+) -> dict[str, Any]:
+    """Return the headers of a message from a queue that is to wait, for that queue or another one."""
+    if to is not None and to.name != queue.name:
+        return with_address(headers, exchange="", routing_key=to.name, queue=to.name)
+    return with_address(headers, exchange=info.get("exchange"), routing_key=info.get("routing_key"), queue=queue.name)
 
 
 def _rebuild(info: dict[str, Any], facts: dict[str, Any]) -> DeliveryInfo:

@@ -41,7 +41,7 @@ from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
 from celery_dlx_retry.worker.celerys import is_function
 from celery_dlx_retry.worker.clock import is_due, now_ms
-from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, message_of
+from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, addressed, as_sent, message_of
 from celery_dlx_retry.worker.forwarding import can_forward, forward
 from celery_dlx_retry.worker.pace import place_of
 from celery_dlx_retry.worker.returning import nack
@@ -87,11 +87,11 @@ class DLXRequest(Request):
         if is_due(self._eta):
             # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
             self._eta = None
-        queue = runtime.queue_of(message)
+        queue, value = runtime.queue_of(message), message_of(message)
         self._delivery_info = self._request_dict["delivery_info"] = DeliveryInfo(
-            self._delivery_info,
+            as_sent(self._delivery_info, value, queue=queue, names=runtime.names),
             queue=queue,
-            message=message_of(message),
+            message=value,
             worker=f"{self.hostname}/{runtime.life}",
             is_bound=runtime.is_bound(queue),
             forwards=runtime.is_bound(queue) and runtime.pipeline is not None,
@@ -362,6 +362,7 @@ class DLXRequest(Request):
         headers |= {"retries": request.retries + 1, "eta": None}
         if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
+        headers = addressed(headers, info, queue=info.queue)
         message = runtime_of(self._app).capture().written(info.message.with_headers(headers))
         return Parcel(message=message, length_ms=there.length_ms)
 

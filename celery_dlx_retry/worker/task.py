@@ -36,7 +36,7 @@ from celery_dlx_retry.worker.burial import text_of
 from celery_dlx_retry.worker.celerys import is_internal, is_map
 from celery_dlx_retry.worker.clock import delay_ms, now_ms
 from celery_dlx_retry.worker.decision import decision_on, grant_retry
-from celery_dlx_retry.worker.delivery import Parcel, attempt_of, is_ours
+from celery_dlx_retry.worker.delivery import Parcel, addressed, attempt_of, is_ours
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.elsewhere import carried_headers, retry_elsewhere
 from celery_dlx_retry.worker.guard import guard_hooks, guarded
@@ -281,7 +281,8 @@ class DLXRetryTask(Task):
         )
         # retry(headers=...) replaces the headers that the message came with; ours stay.
         headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
-        options["headers"] = with_failure(with_rule_retry(headers, attempt.rule), failure)
+        headers = with_failure(with_rule_retry(headers, attempt.rule), failure)
+        options["headers"] = addressed(headers, info, queue=info.queue, to=queue)
         options["add_to_parent"] = False
         if is_forwarded:
             result, message = write(self, apply_async, options, queue=queue, there=there)

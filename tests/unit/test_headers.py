@@ -16,6 +16,7 @@ from celery_dlx_retry.core.frame import fitted, size_of
 from celery_dlx_retry.core.headers import (
     DeadRecord,
     Failure,
+    address_of,
     crashes_of,
     cut,
     describe,
@@ -23,6 +24,7 @@ from celery_dlx_retry.core.headers import (
     for_replay,
     history_of,
     record_of,
+    with_address,
     with_failure,
     with_record,
     without_broker_headers,
@@ -759,3 +761,19 @@ def test_a_message_changes_its_headers_and_nothing_else():
     )
     assert isinstance(message.headers, Mapping)
     assert message.headers == {"id": "7b1c"}
+
+
+def test_where_a_message_was_sent_is_written_only_if_it_was_not_sent_to_its_work_queue_by_name():
+    assert with_address({"id": "1"}, exchange="", routing_key="orders", queue="orders") == {"id": "1"}
+    sent = with_address({"id": "1"}, exchange="shop", routing_key="order.new", queue="orders")
+    assert sent == {"id": "1", "dlx-exchange": "shop", "dlx-routing-key": "order.new"}
+    assert address_of(sent, queue="orders") == ("shop", "order.new")
+    assert with_address(sent, exchange="", routing_key="later", queue="later") == {"id": "1"}
+    assert for_replay(sent) == {"id": "1", "retries": 0, "dlx-replays": 1}
+
+
+@pytest.mark.parametrize(
+    "forged", [{}, {"dlx-exchange": "shop"}, {"dlx-exchange": 1, "dlx-routing-key": []}, {"dlx-exchange": None}]
+)
+def test_a_message_without_a_sound_address_was_sent_to_its_work_queue_by_name(forged):
+    assert address_of(forged, queue="orders") == ("", "orders")

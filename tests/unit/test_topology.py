@@ -38,6 +38,11 @@ def test_the_names(kind):
     assert names.landing(ORDERS) == f"shop.v2.landing.{kind}.orders"
     assert names.lock() == "shop.v2.lock"
     assert names.back() == f"shop.v1.return.{kind}"
+    assert names.is_back("shop.v1.return.classic")
+    assert names.is_back("shop.v12.return.quorum")
+    assert not names.is_back("shop.v1.dead")
+    assert not names.is_back("other.v1.return.quorum")
+    assert not names.is_back("")
     assert names.orphans() == f"shop.v1.orphans.{kind}"
     assert names.dead() == "shop.v1.dead"
     assert names.starts("0a1b2c") == "shop.v1.starts.0a1b2c"

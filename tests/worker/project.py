@@ -37,7 +37,7 @@ def record(task: Any, event: str = "run", **facts: Any) -> None:
         "retries": task.request.retries,
         "at": time.time(),
         "pid": os.getpid(),
-        "queue": (task.request.delivery_info or {}).get("queue"),
+        "queue": getattr(getattr(task.request.delivery_info, "queue", None), "name", None),
         **facts,
     }
     descriptor = os.open(os.environ["PROJECT_RECORDS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -49,10 +49,10 @@ app.conf.task_routes = (
 def once(self, countdown=0.3, only=None, **options):
     """Retry once, unless it is another queue's turn."""
     info = self.request.delivery_info
-    record(self, worker=self.request.hostname, priority=info["priority"])
-    if self.request.retries == 0 and only in {None, info["queue"]}:
+    record(self, worker=self.request.hostname, priority=info["priority"], info=dict(info))
+    if self.request.retries == 0 and only in {None, info.queue.name}:
         raise self.retry(countdown=countdown, **options)
-    return info["queue"]
+    return info.queue.name
 
 
 for route_name in ("plain", "by_function", "by_map", "by_queue"):

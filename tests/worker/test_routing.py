@@ -46,6 +46,7 @@ def returned_to(project, result, queue):
     assert first["queue"] == second["queue"] == project.prefix + queue
     assert second["retries"] == 1
     assert second["at"] - first["at"] >= DELAY
+    assert second["info"] == first["info"]
     return True
 
 
@@ -53,6 +54,8 @@ def test_direct_exchange_with_a_routing_key_unlike_the_queue(project, send):
     result = send("plain", exchange=".x-direct", routing_key="another.key")
 
     assert returned_to(project, result, ".direct")
+    (_, second) = project.records(id=result.id)
+    assert (second["info"]["exchange"], second["info"]["routing_key"]) == (f"{project.prefix}.x-direct", "another.key")
 
 
 def test_default_exchange(project, send):
@@ -77,6 +80,8 @@ def test_of_two_queues_with_a_copy_each_only_the_one_that_asked_gets_a_retry(pro
     runs = eventually(lambda: len(found := project.records(id=result.id)) == 3 and found)
     assert [run["retries"] for run in runs if run["queue"] == one] == [0, 1]
     assert [run["retries"] for run in runs if run["queue"] == two] == [0]
+    assert {run["info"]["exchange"] for run in runs} == {f"{project.prefix}.x-{kind}"}
+    assert {run["info"]["routing_key"] for run in runs} == {message["routing_key"]}
 
 
 def test_every_worker_retries_its_own_copy_of_a_broadcast(project, send):
@@ -131,6 +136,7 @@ def test_retry_with_a_queue_moves_the_task_there(project, send):
     first, second = project.records(id=result.id)
     assert first["queue"] == f"{project.prefix}.default-exchange"
     assert second["at"] - first["at"] >= DELAY
+    assert (second["info"]["exchange"], second["info"]["routing_key"]) == ("", f"{project.prefix}.direct")
 
 
 def test_retry_with_exchange_and_routing_key_moves_the_task_to_the_queue_behind_them(project, send):

@@ -64,7 +64,9 @@ class Story:
         self.events = Counter(event["type"] for event in events if event.get("uuid") == result.id)
         self.state, self.result = result.state, self.anonymous(repr(result.result))
         self.runs = runs(project, result)
-        at = [row["at"] for row in project.records(id=result.id, event="before_start")]
+        starts = project.records(id=result.id, event="before_start")
+        self.deliveries = [row["delivery_info"] for row in starts]
+        at = [row["at"] for row in starts]
         self.gaps = [after - before for before, after in itertools.pairwise(at)]
 
     def anonymous(self, text):
@@ -108,6 +110,13 @@ def test_every_state_hook_signal_errback_and_callback_is_told_as_often_as_by_cel
     assert ours.records == plain.records
     assert (ours.state, ours.result) == (plain.state, plain.result)
     assert ours.runs == plain.runs == RUNS[scenario]
+
+
+@pytest.mark.parametrize("scenario", RUNS)
+def test_a_task_sees_the_delivery_info_that_celery_shows(stories, scenario):
+    plain, ours = stories["plain", scenario], stories["ours", scenario]
+
+    assert ours.deliveries == plain.deliveries
 
 
 @pytest.mark.parametrize("scenario", RUNS)
