@@ -170,7 +170,7 @@ class DLXRetryTask(Task):
     ) -> Any:
         """Celery's ``retry()``: same arguments, same meaning; it waits in the broker."""
         request = self.request
-        if request.called_directly or _is_builtin(type(self)):
+        if request.called_directly or is_internal(self.name):
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end

@@ -82,6 +82,17 @@ def test_every_python_example_runs(code, tmp_path):
     python(code, folder=tmp_path)
 
 
+def test_the_countdowns_of_the_readme_are_sent(broker, prefix, tmp_path):
+    ((_, _, code),) = [block for block in blocks(README, "python") if "def on_order" in block[2]]
+    conf = {"broker_url": broker.url, "dlx_prefix": prefix, "task_default_queue": f"{prefix}.work"}
+
+    python(f"{code}\n\napp.conf.update({conf!r})\non_order('order-1')\n", folder=tmp_path)
+
+    with Connection(broker.url) as connection:
+        (_, ready, _) = connection.default_channel.queue_declare(f"{prefix}.work", passive=True)
+    assert ready == 1  # the first of the chain; the others wait
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page):
     for link in LINK.findall(page.read_text()):

@@ -162,6 +162,16 @@ def test_what_is_too_much_for_a_queue_is_a_dead_letter(bench, kind):
     assert bench.ids(queue) == [3, 4]
 
 
+def test_what_expires_in_a_queue_is_a_dead_letter(bench, kind):
+    queue = stand(bench, kind)
+
+    # As Celery publishes a task with expires=0.1.
+    bench.connection.Producer().publish(b"{}", routing_key=queue, headers={"task": "t", "id": "1"}, expiration=0.1)
+
+    (letter,) = dead(bench, queue, count=1)
+    assert (letter.record.reason, letter.record.task_id) == ("expired", "1")
+
+
 def test_the_type_of_a_queue_is_found_without_touching_it(bench, management):
     arguments = {"x-dead-letter-exchange": "a", "x-dead-letter-routing-key": "b"}
     queues = {

@@ -1,0 +1,56 @@
+"""A task whose ``expires`` passes behind a backlog."""
+
+from __future__ import annotations
+
+import pytest
+from support import eventually
+
+from tests.worker.stage import stage
+
+BACKLOG_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def project(request):
+    """A worker that holds one message at a time."""
+    with stage(request, worker_prefetch_multiplier=1) as it:
+        it.start(module="project_expiring", concurrency=1).wait_until_ready()
+        yield it
+
+
+def block(project):
+    """Keep the worker busy; return when it is."""
+    result = project.app.send_task("expiring.ours", (BACKLOG_SECONDS,))
+    eventually(lambda: project.records(id=result.id))
+    return result
+
+
+def test_what_expires_in_its_work_queue_is_dropped_by_the_broker_as_with_celerys_late_acknowledgement(project):
+    busy = block(project)
+
+    results = [project.app.send_task(f"expiring.{kind}", expires=0.5) for kind in ("late", "ours")]
+
+    busy.get(timeout=20)
+    project.app.send_task("expiring.ours").get(timeout=20)
+    assert [result.state for result in results] == ["PENDING", "PENDING"]
+    assert not [row for result in results for row in project.records(id=result.id)]
+
+
+def test_a_countdown_that_came_back_and_expires_behind_a_backlog_is_revoked(project):
+    task_id = project.app.send_task("expiring.send", (0.3, 0.8)).get(timeout=20)
+    busy = block(project)
+
+    busy.get(timeout=20)
+    result = project.app.AsyncResult(task_id)
+    eventually(lambda: result.state == "REVOKED")
+    assert not project.records(id=task_id)
+
+
+def test_a_retry_that_came_back_and_expires_behind_a_backlog_is_revoked(project):
+    result = project.app.send_task("expiring.ours", kwargs={"retry_in": 0.3}, expires=1.0)
+    eventually(lambda: result.state == "RETRY")
+    busy = block(project)
+
+    busy.get(timeout=20)
+    eventually(lambda: result.state == "REVOKED")
+    assert len(project.records(id=result.id)) == 1
