@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 # After a broker was not to be reached, nobody tries again for so long: each try holds the event loop up.
 _PAUSE_SECONDS = 1.0
+# An event loop that stood still looks once more after so long: the answer may be on its way.
+_GRACE_SECONDS = 1.0
+# A refused channel is replaced so often at most: a new one costs three round trips.
+_CHANNEL_SECONDS = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +68,9 @@ class Pipeline:
         self._outbox: deque[_Sent] = deque()
         self._sent: dict[int, _Sent] = {}
         self._settled: deque[_Sent] = deque()
-        self._is_watched = False
+        self._is_watched, self._looks_again = False, False
+        self._look_at = 0.0
+        self._is_refused, self._channel_since = False, 0.0
         self._used_at = 0.0
         self._not_before = 0.0
 
@@ -113,16 +119,12 @@ class Pipeline:
         try:
             # Confirms are read by the event loop, so py-amqp is not to wait for each.
             open_connection(connection, timeout_ms=self._write_timeout_ms, is_confirmed=False)
-            channel = connection.default_channel
-            channel.confirm_select()
+            self._use(connection.default_channel)
         except (*BROKER_ERRORS, Unreachable) as exc:
             self._not_before = time.monotonic() + _PAUSE_SECONDS
             drop(connection)
             raise exc if isinstance(exc, Unreachable) else Unreachable(problem=str(exc)) from exc
-        channel.events["basic_ack"].add(self._on_ack)
-        channel.events["basic_nack"].add(self._on_nack)
-        channel.events["basic_return"].add(self._on_return)
-        self._connection, self._channel, self._tag = connection, channel, 0
+        self._connection = connection
         self._descriptor = connection.connection.sock.fileno()
         self._hub.add_reader(self._descriptor, self._on_readable)
         connection.connection.on_blocked = self._on_blocked
@@ -131,15 +133,44 @@ class Pipeline:
         if self._may_probe:
             self._tag += 1
             try:
-                channel.basic_publish(channel.prepare_message(PROBE.encode()), routing_key=PROBE, mandatory=True)
+                probe = self._channel.prepare_message(PROBE.encode())
+                self._channel.basic_publish(probe, routing_key=PROBE, mandatory=True)
             except BROKER_ERRORS as exc:
                 self._drop()
                 raise Unreachable(problem=str(exc)) from exc
 
+    def _use(self, channel: Any) -> None:
+        """Publish on this channel from now on."""
+        channel.confirm_select()
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+        self._channel, self._tag = channel, 0
+        self._is_refused, self._channel_since = False, time.monotonic()
+
+    def _may_write(self) -> bool:
+        """Whether the channel takes messages; one that a full queue has refused is replaced first.
+
+        On RabbitMQ 3.10 that queue refuses all that comes on this channel, also when it is no longer full.
+        """
+        if not self._is_read or self._connection is None:
+            return False
+        if not self._is_refused or time.monotonic() - self._channel_since < _CHANNEL_SECONDS:
+            return True
+        if self._sent:
+            return False  # their confirms come on the old channel, and soon
+        try:
+            self._channel.close()
+            self._use(self._connection.channel())
+        except BROKER_ERRORS as exc:
+            self._fail(exc)
+        return self._is_read and self._connection is not None
+
     def _write(self) -> None:
         """All that is to go out, as long as the broker reads."""
-        while self._outbox and self._is_read and self._connection is not None:
+        while self._outbox and self._may_write():
             sent = self._outbox.popleft()
+            sent.due = time.monotonic() + self._timeout_ms / 1000
             try:
                 prepared = self._prepared(sent.message)
             except Exception as exc:  # noqa: BLE001 - it cannot be written; whoever waits for it is to know
@@ -198,6 +229,7 @@ class Pipeline:
 
     def _on_nack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
         for each in self._up_to(tag, is_multiple=multiple):
+            self._is_refused = True
             sent = self._sent[each]
             sent.problem = Nacked(exchange=sent.exchange, routing_key=sent.routing_key)
         self._settle(tag, is_multiple=multiple)
@@ -257,21 +289,38 @@ class Pipeline:
 
     def _watch(self) -> None:
         if not self._is_watched and (oldest := self._oldest()):
-            self._is_watched = True
-            self._hub.call_later(max(0.0, oldest.due - time.monotonic()), self._look)
+            self._look_after(max(0.0, oldest.due - time.monotonic()))
+
+    def _look_after(self, seconds: float) -> None:
+        self._is_watched, self._look_at = True, time.monotonic() + seconds
+        self._hub.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """After a confirm that did not come in time the next one could be taken for it: all start anew."""
+        """After a confirm that did not come in time the next one could be taken for it: all start again.
+
+        A body of the solo pool runs in the event loop, and timers come before sockets then: what the broker has sent
+        meanwhile is read first, and what could not be written meanwhile is written.
+        """
         self._is_watched = False
+        stood_still = time.monotonic() - self._look_at > _GRACE_SECONDS
+        self._read(timeout=0)
+        self._write()
         now = time.monotonic()
         oldest = self._oldest()
-        if oldest is not None and oldest.due <= now:
-            while self._outbox and self._outbox[0].due <= now:
-                late = self._outbox.popleft()
-                self._refuse(late, self._unconfirmed(late))
-            self._fail(self._unconfirmed(oldest))
-            self._tell()
+        is_late = oldest is not None and oldest.due <= now
+        self._looks_again = is_late and stood_still and not self._looks_again
+        if self._looks_again:
+            self._look_after(_GRACE_SECONDS)
+        elif is_late:
+            self._judge(oldest, now)
+        self._tell()
         self._watch()
+
+    def _judge(self, oldest: Any, now: float) -> None:
+        while self._outbox and self._outbox[0].due <= now:
+            late = self._outbox.popleft()
+            self._refuse(late, self._unconfirmed(late))
+        self._fail(self._unconfirmed(oldest))
 
     def _unconfirmed(self, sent: _Sent) -> Unconfirmed:
         return Unconfirmed(exchange=sent.exchange, routing_key=sent.routing_key, timeout_ms=self._timeout_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager, suppress
+from ssl import SSLWantReadError, SSLWantWriteError
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound
@@ -304,8 +305,26 @@ def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bo
         connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
         # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
+        _end_reads_at_half_a_frame(connection.connection.transport)
     except BROKER_ERRORS as exc:
         raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
+
+
+def _end_reads_at_half_a_frame(transport: Any) -> None:
+    """Let a read with ``timeout=0`` end when the socket is empty; py-amqp keeps the half frame for the next read.
+
+    Without it py-amqp asks the socket for the other half in a hot loop, and the whole process does nothing else
+    (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
+    """
+    receive = transport._quick_recv  # noqa: SLF001 - py-amqp has no public way
+
+    def receive_or_time_out(size: int) -> Any:
+        try:
+            return receive(size)
+        except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
+            raise TimeoutError from exc
+
+    transport._quick_recv = receive_or_time_out  # noqa: SLF001
 
 
 @contextmanager

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import count
 
 import pytest
 from kombu.asynchronous.hub import Hub
 from kombu.connection import Connection
-from support import eventually
+from support import eventually, proxied
 
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import Names, WorkQueue
 from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
+
+ACK = bytes((0, 60, 0, 80))  # class and method of basic.ack
 
 
 class Loop:
@@ -241,3 +244,107 @@ def test_what_is_held_under_an_alarm_is_not_sent_later(bench, alarm, loop):
     it.publish(4, queue=queue)
     assert it.hear_of(3)[4] is None
     assert sorted(bench.ids(queue)) == [0, 3, 4]
+
+
+def stand_still(seconds):
+    """As an event loop does while a body of the solo pool runs in it."""
+    until = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > until)
+
+
+def test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop(bench, loop):
+    state = {"stops": False, "is_cut": False}
+
+    def to_client(data):
+        if state["is_cut"]:
+            return b""
+        if state["stops"] and ACK in data:
+            state["is_cut"] = True
+            return data[: data.index(ACK) + 6]
+        return data
+
+    queue, ticks = bench.queue(), []
+    with proxied(bench.url, to_client=to_client) as url:
+        it = loop(url=url, timeout_ms=1_000)
+        it.hub.call_repeatedly(0.01, lambda: ticks.append(1))
+        it.publish(0, queue=queue)
+        it.hear_of(1)
+
+        state["stops"] = True
+        ticks.clear()
+        it.publish(1, queue=queue)
+        busy = time.process_time()
+        assert it.hear_of(2)[1] is Unconfirmed
+        busy = time.process_time() - busy
+
+        state.update(stops=False, is_cut=False)
+        it.publish(2, queue=queue)
+        assert it.hear_of(3)[2] is None
+    assert len(ticks) >= 20
+    assert busy < 0.5
+
+
+def test_a_confirm_that_comes_in_two_pieces_is_a_confirm(bench, loop):
+    state = {"cuts": False, "rest": b""}
+
+    def to_client(data):
+        if state["cuts"] and ACK in data:
+            state.update(cuts=False, rest=data[data.index(ACK) + 6 :])
+            return data[: data.index(ACK) + 6]
+        data, state["rest"] = state["rest"] + data, b""
+        return data
+
+    queue = bench.queue()
+    with proxied(bench.url, to_client=to_client) as url:
+        it = loop(url=url)
+        it.publish(0, queue=queue)
+        it.hear_of(1)
+
+        state["cuts"] = True
+        it.publish(1, queue=queue)
+        it.run_until(lambda: state["rest"])
+        it.hub.run_once()
+        assert len(it.told) == 1
+        it.publish(2, queue=queue)
+
+        assert it.hear_of(3) == {0: None, 1: None, 2: None}
+        assert len(it.connections) == 1
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new connection", "a used connection"])
+def test_a_confirm_that_came_while_the_event_loop_stood_still_counts(bench, loop, is_new):
+    queue, it = bench.queue(), loop(timeout_ms=300)
+    if not is_new:
+        it.publish(0, queue=queue)
+        it.hear_of(1)
+
+    for number in (1, 2, 3):
+        it.publish(number, queue=queue)
+        stand_still(0.8)
+        it.hub.run_once()
+
+    told = it.hear_of(3 if is_new else 4)
+    assert set(told.values()) == {None}
+    assert sorted(bench.ids(queue)) == sorted(told)
+
+
+def test_a_queue_whose_length_limit_is_lifted_takes_messages_again(bench, broker, loop):
+    """On RabbitMQ 3.10 a channel that a full quorum queue has refused stays refused."""
+    queue, other, it = bench.queue(kind="quorum"), bench.queue("other"), loop()
+    definition = '{"max-length": 2, "overflow": "reject-publish"}'
+    broker.ctl("set_policy", bench.prefix, f"^{queue}$", definition, "--apply-to", "queues")
+    numbers = count(1)
+
+    def outcome(target=queue):
+        number = next(numbers)
+        it.publish(number, queue=target)
+        return it.hear_of(number)[number]
+
+    try:
+        eventually(lambda: outcome() is Nacked)
+    finally:
+        broker.ctl("clear_policy", bench.prefix)
+
+    eventually(lambda: outcome() is None, within=10)
+    assert outcome(other) is None
+    assert len(it.connections) == 1
