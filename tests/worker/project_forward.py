@@ -50,6 +50,15 @@ def gated(self, gate, countdown):
     raise self.retry(countdown=countdown)
 
 
+@app.task(bind=True, base=DLXRetryTask, name="project.work_long", max_retries=1, default_retry_delay=0.3)
+def work_long(self, seconds):
+    """Take so long, and retry once."""
+    record(self)
+    time.sleep(seconds)  # noqa: TID251 - work that takes its time
+    if not self.request.retries:
+        self.retry()
+
+
 @app.task(bind=True, base=DLXRetryTask, name="project.overrun_at_random", time_limit=1,
           policy=Fixed(20, retries=1, jitter=FullJitter()))  # fmt: skip
 def overrun_at_random(self):

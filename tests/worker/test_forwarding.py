@@ -22,6 +22,16 @@ def test_a_retry_goes_out_from_the_main_process(project, pool):
     assert project.dead() == []
 
 
+def test_a_solo_body_longer_than_the_confirm_timeout_doubles_no_task(project):
+    with project.worker("--dlx-confirm-timeout", "0.3", pool="solo", module="project_forward") as worker:
+        results = [project.send("work_long", 0.7) for _ in range(5)]
+
+        assert [result.get(timeout=60) for result in results] == [None] * 5
+
+    assert sorted(run["retries"] for run in project.records(event="run")) == [0] * 5 + [1] * 5
+    assert "not handed over" not in worker.log
+
+
 @pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
 @pytest.mark.parametrize("then", ["return", "fail"])
 def test_a_body_that_swallows_its_retry_is_retried_all_the_same(project, pool, then):

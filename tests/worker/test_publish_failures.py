@@ -51,6 +51,19 @@ def test_a_retry_that_a_full_lane_refuses_leaves_the_task_on_its_queue(project, 
     assert project.dead() == []
 
 
+def test_when_the_limit_of_a_lane_is_lifted_every_refused_task_goes_on(project, policy):
+    """RabbitMQ 3.10 keeps refusing on the channel that it has refused once."""
+    with project.worker(module="project_forward") as worker:
+        policy(f"^{project.lane(300)}$", '{"max-length": 1, "overflow": "reject-publish"}')
+        results = [project.send("announced") for _ in range(40)]
+        eventually(lambda: worker.log.count("The broker refused the message") >= 20)
+        policy("^nothing$", '{"max-length": 1}')
+
+        assert {result.get(timeout=60) for result in results} == {"healed"}
+
+    assert project.dead() == []
+
+
 def test_a_retry_without_a_lane_leaves_the_task_on_its_queue(project):
     with project.worker():
         pass  # declares what the next one only checks
