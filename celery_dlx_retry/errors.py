@@ -14,6 +14,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── InvalidRoute            retry(exchange=…, routing_key=…) names no queue of the app
     │   ├── DelayTooLong            a retry asks to wait longer than dlx_max_delay
     │   ├── HeadersTooLong          a message's own headers leave no room for those of a retry
+    │   ├── Unpublishable           AMQP or the broker does not take the content of a message
     │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
@@ -146,6 +147,12 @@ class HeadersTooLong(ConfigurationError):
         "The headers of a retry have {size} bytes; all must fit one frame of {room}, with a little to spare. "
         "Put less into headers and stamps; arguments may have any size."
     )
+
+
+class Unpublishable(ConfigurationError):
+    """``what``, ``problem``: never the value, which may be a secret."""
+
+    sentence = "The message cannot be published: {what} {problem}."
 
 
 class NotRabbitMQ(ConfigurationError):

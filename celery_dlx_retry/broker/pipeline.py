@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, NotFound
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from celery_dlx_retry.broker.publish import (
     BROKER_ERRORS,
     LONGEST_IDLE_SECONDS,
     PERSISTENT,
     PROBE,
+    bytes_of,
     drop,
     open_connection,
 )
-from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unreachable, Unroutable
+from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unpublishable, Unreachable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.core.message import Message
 
-    Then = Callable[[PublishError | None], None]
+    Problem = PublishError | Unpublishable
+    Then = Callable[[Problem | None], None]
 
 # After a broker was not to be reached, nobody tries again for so long: each try holds the event loop up.
 _PAUSE_SECONDS = 1.0
@@ -34,6 +37,7 @@ _PAUSE_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
 # A refused channel is replaced so often at most: a new one costs three round trips.
 _CHANNEL_SECONDS = 1.0
+_TOO_LONG = re.compile(r"larger than configured max size (\d+)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,14 +47,14 @@ class _Sent:
     routing_key: str
     due: float
     then: Then
-    problem: PublishError | None = None
+    problem: Problem | None = None
 
 
 class Pipeline:
     """One connection in confirm mode, read by an event loop.
 
     ``then`` of each message is called once: with None when the broker has it, with a PublishError when it is not known
-    to have it. A single thread, the event loop's, does it all.
+    to have it, with Unpublishable when its content is at fault. A single thread, the event loop's, does it all.
 
     Nothing is written while the broker does not read, as under a memory alarm: what is in the socket then arrives in
     the end, when its delivery has long gone back to its queue (test_what_is_held_under_an_alarm_is_not_sent_later).
@@ -73,6 +77,7 @@ class Pipeline:
         self._is_refused, self._channel_since = False, 0.0
         self._used_at = 0.0
         self._not_before = 0.0
+        self._longest_body: int | None = None  # that the broker takes, once it has said so
 
     def publish(self, message: Message, *, exchange: str, routing_key: str, then: Then) -> None:
         """Send it; ``then`` is called from the event loop, or at once if it cannot be sent."""
@@ -173,8 +178,8 @@ class Pipeline:
             sent.due = time.monotonic() + self._timeout_ms / 1000
             try:
                 prepared = self._prepared(sent.message)
-            except Exception as exc:  # noqa: BLE001 - it cannot be written; whoever waits for it is to know
-                self._refuse(sent, Unreachable(problem=repr(exc)))
+            except Unpublishable as problem:
+                self._refuse(sent, problem)
                 continue
             self._tag += 1
             self._sent[self._tag] = sent
@@ -193,17 +198,32 @@ class Pipeline:
         self._is_read = True
 
     def _prepared(self, message: Message) -> Any:
+        """The message as py-amqp writes it, encoded before the connection that all share is touched."""
+        if (flaw := self._flaw_of(message)) is not None:
+            raise flaw
         properties = {**message.properties, "delivery_mode": PERSISTENT}
-        return self._channel.prepare_message(
-            message.body,
-            properties.pop("priority", None),
-            message.content_type,
-            message.content_encoding,
-            dict(message.headers),
-            properties,
-        )
+        try:
+            prepared = self._channel.prepare_message(
+                bytes_of(message),
+                properties.pop("priority", None),
+                message.content_type,
+                message.content_encoding,
+                dict(message.headers),
+                properties,
+            )
+            encoded = prepared._serialize_properties()  # noqa: SLF001 - py-amqp has no public way
+        except Exception as exc:
+            raise Unpublishable(what="its content", problem=f"raises {type(exc).__name__}") from exc
+        prepared._serialize_properties = lambda: encoded  # noqa: SLF001 - not twice
+        return prepared
 
-    def _refuse(self, sent: _Sent, problem: PublishError) -> None:
+    def _flaw_of(self, message: Message) -> Unpublishable | None:
+        longest = self._longest_body
+        if longest is None or len(message.body) <= longest:
+            return None
+        return Unpublishable(what="its body", problem=f"is longer than the {longest} bytes that the broker takes")
+
+    def _refuse(self, sent: _Sent, problem: Problem) -> None:
         sent.problem = problem
         self._settled.append(sent)
 
@@ -255,7 +275,12 @@ class Pipeline:
         self._drop()
         if isinstance(exc, AccessRefused) and not self._is_read:
             self._may_probe = False  # not everybody may write to the default exchange; and it was an answer
+        if isinstance(exc, PreconditionFailed) and (found := _TOO_LONG.search(str(exc))):
+            self._longest_body = int(found[1])
         for sent in self._sent.values():
+            sent.problem = self._flaw_of(sent.message)
+            if sent.problem is not None:
+                continue
             if isinstance(exc, NotFound) and repr(sent.exchange) in str(exc):
                 sent.problem = Unroutable(exchange=sent.exchange, routing_key=sent.routing_key)
             elif isinstance(exc, PublishError):

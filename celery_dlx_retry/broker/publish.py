@@ -11,14 +11,22 @@ from contextlib import contextmanager, suppress
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound
+from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound, PreconditionFailed
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 from kombu.messaging import Producer
 
-from celery_dlx_retry.core.frame import fitted, has_room, room_beside, size_of
+from celery_dlx_retry.core.frame import check_name, check_properties, fitted, has_room, room_beside, size_of
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.errors import Disallowed, HeadersTooLong, Nacked, Unconfirmed, Unreachable, Unroutable
+from celery_dlx_retry.errors import (
+    Disallowed,
+    HeadersTooLong,
+    Nacked,
+    Unconfirmed,
+    Unpublishable,
+    Unreachable,
+    Unroutable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -170,7 +178,10 @@ class ConfirmedProducer(Producer):
         """
         headers = options.get("headers") or {}
         headers = {**(headers if as_found else without_broker_headers(headers)), **self._way_headers}
-        room = room_beside({name: value for name, value in options.items() if name in _PROPERTIES})
+        properties = {name: value for name, value in options.items() if name in _PROPERTIES}
+        check_properties(properties)
+        check_name("its routing key", routing_key)
+        room = room_beside(properties)
         if not has_room(headers, room=room):
             headers = fitted(headers, room=room)
             if not is_copy and not has_room(headers, room=room):
@@ -204,7 +215,7 @@ class ConfirmedProducer(Producer):
         """Publish a message as it is."""
         properties = {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
         self.publish(
-            _bytes_of(message),
+            bytes_of(message),
             exchange=exchange,
             routing_key=routing_key,
             as_found=as_found,
@@ -226,6 +237,9 @@ class ConfirmedProducer(Producer):
             raise Unroutable(**facts) from exc
         except AccessRefused as exc:
             raise Disallowed(problem=str(exc)) from exc
+        except PreconditionFailed as exc:
+            # Its size, a copy (CC) to what is not a list of queues, or the name of another user.
+            raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
                 raise Unroutable(**facts) from exc
@@ -284,7 +298,7 @@ def _expect(*_: Any) -> None:
     """What comes back is what was to come back."""
 
 
-def _bytes_of(message: Message) -> bytes:
+def bytes_of(message: Message) -> bytes:
     """The body as it was on the wire: py-amqp decodes what says how, and takes an empty one for text."""
     body = message.body
     if not isinstance(body, str):

@@ -1,15 +1,30 @@
-"""The one frame in which all headers of a message travel: how much is in it, and what makes way in a full one."""
+"""The one frame in which all headers of a message travel: how much is in it, and what makes way in a full one.
+
+What AMQP cannot carry is found on the way: every retry is measured before it is published.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import calendar
+import operator
+from datetime import datetime
+from decimal import Decimal
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.errors import Unpublishable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FRAME_BYTES = 131_072
 # The frame's own, the content header's, the length of the table, and small properties: delivery mode, priority …
 _OVERHEAD_BYTES = 8 + 14 + 4 + 40
 _FEW_BYTES = 100
 _SHORT_INT = 2**31 - 1
+_LONG_INT = 2**63
+_NAME_BYTES = 255
+_NUMBERS = {"priority": 2**8, "delivery_mode": 2**8, "timestamp": 2**64}
 
 # Ours, least worth first; then what Celery writes for people to read; then the least that a dead letter tells.
 _DETAILS = (
@@ -51,30 +66,124 @@ def fitted(headers: Mapping[str, Any], *, room: int) -> dict[str, Any]:
     return kept
 
 
+def check_properties(properties: Mapping[str, Any]) -> None:
+    """Raise Unpublishable for a property that AMQP cannot carry."""
+    for name, value in properties.items():
+        if value is None:
+            continue
+        if name in _NUMBERS:
+            _check_number(name, value)
+        elif isinstance(value, str | bytes):
+            check_name(f"the property {name}", value)
+        else:
+            raise Unpublishable(what=f"the property {name}", problem=f"is a {type(value).__name__} and must be a text")
+
+
+def _check_number(name: str, value: Any) -> None:
+    try:
+        is_sound = 0 <= operator.index(value) < _NUMBERS[name]
+    except TypeError:
+        is_sound = False
+    if not is_sound:
+        wanted = f"must be a whole number from 0 to {_NUMBERS[name] - 1}"
+        raise Unpublishable(what=f"the property {name}", problem=f"is a {type(value).__name__} and {wanted}")
+
+
+def check_name(what: str, text: str | bytes) -> None:
+    """Raise Unpublishable for a routing key, or a text of that kind, that is too long."""
+    size = len(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    if size > _NAME_BYTES:
+        raise Unpublishable(what=what, problem=f"has {size} bytes and must not have more than {_NAME_BYTES}")
+
+
+def carried(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the headers without those that AMQP cannot carry."""
+    try:
+        size_of(headers)
+    except Unpublishable:
+        return {key: value for key, value in headers.items() if _is_carried({key: value})}
+    return headers
+
+
+def _is_carried(headers: Mapping[str, Any]) -> bool:
+    try:
+        size_of(headers)
+    except Unpublishable:
+        return False
+    return True
+
+
 def size_of(value: Any) -> int:
-    """How many bytes this takes in a header table; never fewer."""
-    # Twice for every retry, hence the commonest first, and Mapping last: it asks abc.
+    """How many bytes this takes in a header table; never fewer. Raise Unpublishable for what AMQP cannot carry."""
+    # Twice for every retry, hence the commonest first.
     if isinstance(value, str):
         return 5 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
     if value is None or isinstance(value, int):
-        return 1 if value is None else 2 if isinstance(value, bool) else 5 if abs(value) <= _SHORT_INT else 9
+        return 1 if value is None else _size_of_int(value)
     if isinstance(value, (list, tuple)):
         return 5 + sum(map(size_of, value))
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, bytes):
         return 5 + len(value)
-    if isinstance(value, (dict, Mapping)):
+    if isinstance(value, dict):
         return _size_of_table(value)
-    return 9
+    return _size_of_rare(value)
 
 
 def _size_of_table(table: Mapping[Any, Any]) -> int:
     size = 5  # and no call for what most of it is: texts, and nothing
     for key, value in table.items():
-        size += 1 + len(key) if type(key) is str and key.isascii() else size_of(key) - 4
+        if type(key) is str and key.isascii() and len(key) <= _NAME_BYTES:
+            size += 1 + len(key)
+        else:
+            size += _size_of_key(key)
         if value is None:
             size += 1
         elif type(value) is str and value.isascii():
             size += 5 + len(value)
         else:
-            size += size_of(value)
+            try:
+                size += size_of(value)
+            except Unpublishable as unfit:
+                raise Unpublishable(what=f"the header {key!r:.80}", problem=unfit.problem) from None
     return size
+
+
+def _size_of_key(key: Any) -> int:
+    if not isinstance(key, (str, bytes)):
+        raise _unfit(f"has a {type(key).__name__} as the name of a value and must have a text")
+    check_name("the name of a header", key)
+    return size_of(key) - 4
+
+
+def _size_of_int(value: int) -> int:
+    if isinstance(value, bool):
+        return 2
+    if not -_LONG_INT <= value < _LONG_INT:
+        raise _unfit("is a number of more than 64 bits")
+    return 5 if abs(value) <= _SHORT_INT else 9
+
+
+def _size_of_rare(value: Any) -> int:
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise _unfit("is not a finite number, on which RabbitMQ closes the connection")
+    elif isinstance(value, Decimal):
+        _check_decimal(value)
+    elif isinstance(value, datetime):
+        if calendar.timegm(value.utctimetuple()) < 0:
+            raise _unfit("is a time before 1970")
+    else:
+        raise _unfit(f"is a {type(value).__name__}, which AMQP cannot carry")
+    return 9
+
+
+def _check_decimal(value: Decimal) -> None:
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or not -_NAME_BYTES <= exponent <= 0:
+        raise _unfit("is a decimal number without an end, or in steps of more than 1")
+    if abs(value.scaleb(-exponent)) > _SHORT_INT:
+        raise _unfit("is a decimal number of more than 32 bits")
+
+
+def _unfit(problem: str) -> Unpublishable:
+    return Unpublishable(what="a header", problem=problem)

@@ -15,7 +15,7 @@ from celery_dlx_retry.core.breaker import Circuit, outcome_of
 from celery_dlx_retry.core.headers import PARKED_AT
 from celery_dlx_retry.core.policy import Wait
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import PublishError, TopologyError
+from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable
 from celery_dlx_retry.worker.clock import now_ms
 from celery_dlx_retry.worker.delivery import addressed
 from celery_dlx_retry.worker.process import own, steady_ms
@@ -79,7 +79,7 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
         return None
     try:
         _park(task, info, delay_ms=switch.breaker.interval_ms, task_id=task_id)
-    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
+    except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
         return _ended(REJECTED, give_back(task, info, problem, task_id=task_id))
     return _ended(IGNORED, Ignore())
 

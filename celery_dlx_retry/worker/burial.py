@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import MaxRetriesExceededError
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.core.frame import carried
 from celery_dlx_retry.core.headers import DeadRecord, describe
+from celery_dlx_retry.errors import Unpublishable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.message import Message
@@ -46,12 +48,11 @@ def bury(  # noqa: PLR0913 - the facts of a death
         attempts=retries + 1 if isinstance(retries, int) else 1,
         died_at_ms=time.time_ns() // 1_000_000,
         error_type=type(error).__name__,
-        error=(
-            text_of(error).partition(": ")[2] + (f" (its policy failed: {text_of(fault)})" if fault else "")
-        ).strip(),
+        error=(text_of(error).partition(": ")[2] + (f" ({_told(fault)})" if fault else "")).strip(),
         traceback=_traceback(error),
     )
-    runtime.publish_dead(message, queue, record, quickly=quickly)
+    # A body can change a header of its message in place into one that AMQP cannot carry.
+    runtime.publish_dead(message.with_headers(carried(headers)), queue, record, quickly=quickly)
     logger.warning(
         "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
         record.task, record.task_id, record.reason, record.attempts, record.queue,
@@ -61,6 +62,10 @@ def bury(  # noqa: PLR0913 - the facts of a death
 def text_of(error: BaseException) -> str:
     """The error in one line; Celery's own of a task without retries left quotes the arguments, which we never show."""
     return type(error).__name__ if isinstance(error, MaxRetriesExceededError) else describe(error)
+
+
+def _told(fault: BaseException) -> str:
+    return f"not retried: {fault}" if isinstance(fault, Unpublishable) else f"its policy failed: {text_of(fault)}"
 
 
 def _traceback(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery.worker import state
 
-from celery_dlx_retry.errors import PublishError, TopologyError, Unroutable
+from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,9 @@ class _Forward:
             # The broker says that no queue has it: this is no blind second publish.
             self.runtime.lanes.forget(self.there)
             self._make_lane()
+        elif isinstance(problem, Unpublishable):
+            # The broker may take longer bodies by now. It is asked over a connection that no other message is on.
+            self.then(_publish_now(self.runtime, self.parcel, self.queue))
         else:
             self.then(problem)
 
@@ -89,6 +92,6 @@ class _Forward:
 def _publish_now(runtime: Runtime, parcel: Parcel, queue: WorkQueue) -> DLXError | None:
     try:
         runtime.publish_retry(parcel, queue, quickly=True)
-    except (PublishError, TopologyError) as problem:
+    except (PublishError, TopologyError, Unpublishable) as problem:
         return problem
     return None

@@ -17,7 +17,14 @@ from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import ConfigurationError, CrashLoop, DeadLetter, PublishError, TopologyError
+from celery_dlx_retry.errors import (
+    ConfigurationError,
+    CrashLoop,
+    DeadLetter,
+    PublishError,
+    TopologyError,
+    Unpublishable,
+)
 from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.crashloop import bounded
 from celery_dlx_retry.worker.delivery import attempt_of, is_ours
@@ -140,6 +147,9 @@ def _publish_now(task: Any, attempt: Attempt) -> None:
     queue = request.delivery_info.queue
     try:
         runtime_of(task.app).publish_retry(parcel, queue)
+    except Unpublishable as problem:
+        _bury(task, attempt, problem, Reason.FAILED)
+        raise
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         raise give_back(task, request.delivery_info, problem, task_id=request.id) from problem
     attempt.is_handed_over = True
@@ -179,12 +189,14 @@ def _settle_failure(task: Any, attempt: Attempt, error: BaseException) -> None:
 
 
 def _retry(task: Any, attempt: Attempt, error: BaseException, wait: Wait) -> Decision:
-    """Raise Retry or Reject, or return what the budget says against it."""
+    """Raise Retry or Reject, or return what to do instead: the budget refuses it, or its content does not travel."""
     attempt.granted = wait
     try:
         task.retry(exc=error, countdown=wait.delay_ms / 1000, max_retries=task.request.retries + 1)
     except (Retry, Reject):
         raise
+    except Unpublishable as problem:
+        return Dead(Reason.FAILED, problem)
     except BaseException:
         if not isinstance(attempt.decision, Dead):
             raise
@@ -231,6 +243,6 @@ def _bury(
             task=task.name,
             task_id=request.id,
         )
-    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
+    except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
         raise give_back(task, info, problem, task_id=request.id) from error
     attempt.is_ended = True

@@ -35,7 +35,7 @@ from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.rule_retries import RuleRetry, history_facts, with_rule_retry
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
-from celery_dlx_retry.errors import DLXError, Nacked
+from celery_dlx_retry.errors import DLXError, Nacked, Unpublishable
 from celery_dlx_retry.worker.announced import delay_after_crash_ms
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
 from celery_dlx_retry.worker.burial import bury, text_of
@@ -204,6 +204,9 @@ class DLXRequest(Request):
 
     def _on_forwarded(self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: DLXError | None) -> None:
         """The retry that came with a result is published, or not."""
+        if isinstance(problem, Unpublishable):
+            self.on_failure(_raised(problem), **options)  # a dead letter
+            return
         if problem is not None:
             self._not_handed_over(problem)
             return
@@ -389,6 +392,13 @@ class DLXRequest(Request):
             signals.task_retry.send(sender=task, request=request, reason=reason, einfo=exc_info)
         finally:
             task.request_stack.pop()
+
+
+def _raised(error: BaseException) -> ExceptionInfo:
+    try:
+        raise error
+    except type(error):
+        return ExceptionInfo()
 
 
 def _error_of(exc_info: Any) -> BaseException:

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+# The broker may refuse a message for these, and closes the channel then. The one of the main process is shared by all
+# retries, so the pool process publishes such a message by itself.
+_REFUSABLE = frozenset(("CC", "BCC", "user_id"))
+_SURELY_TAKEN_BYTES = 65_536
+
 
 class DLXRetryTask(Task):
     """Use it as ``base=`` of a task; everything else about the task stays Celery's.
@@ -268,7 +273,9 @@ class DLXRetryTask(Task):
         if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
             there = runtime.lanes.plain(queue, wait_ms)
         # To a lane that may not stand this process publishes by itself, which makes it.
-        is_forwarded = there is not None and runtime.lanes.knows(there)
+        is_forwarded = (
+            there is not None and runtime.lanes.knows(there) and _REFUSABLE.isdisjoint(_names(options))
+        )
         if there is None or not is_forwarded:
             there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
         failure = Failure(
@@ -286,12 +293,16 @@ class DLXRetryTask(Task):
         options["add_to_parent"] = False
         if is_forwarded:
             result, message = write(self, apply_async, options, queue=queue, there=there)
-            attempt.parcel = Parcel(message=message, length_ms=there.length_ms)
-            attempt.is_handed_over = True
-            return result
-        result = send_retry(self, apply_async, options, queue=queue, there=there)
+            parcel = Parcel(message=message, length_ms=there.length_ms)
+            if len(message.body) <= max(_SURELY_TAKEN_BYTES, len(info.message.body)):
+                attempt.parcel, attempt.is_handed_over = parcel, True
+                return result
+            # The broker has not taken so long a body of this task yet, and may refuse it.
+            runtime.publish_retry(parcel, queue)
+        else:
+            result = send_retry(self, apply_async, options, queue=queue, there=there)
+            runtime.published(there)
         attempt.is_handed_over = True
-        runtime.published(there)
         log_retry(self.name, request.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=queue.name)
         return result
 
@@ -345,6 +356,10 @@ class DLXRetryTask(Task):
         if queue is None:
             raise InvalidRoute(exchange=exchange, routing_key=routing_key)
         return runtime_of(self.app).adopt(queues[queue] if isinstance(queue, str) else queue)
+
+
+def _names(options: dict[str, Any]) -> set[str]:
+    return {*options, *(options.get("headers") or ())}
 
 
 def _is_unchanged(given: Any, before: Any) -> bool:

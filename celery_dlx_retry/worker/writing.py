@@ -16,7 +16,7 @@ from kombu.serialization import dumps
 from kombu.utils.functional import maybe_list
 
 from celery_dlx_retry.broker.publish import PERSISTENT
-from celery_dlx_retry.core.frame import has_room, room_beside
+from celery_dlx_retry.core.frame import check_properties, has_room, room_beside
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.worker.celerys import is_function, is_method
 from celery_dlx_retry.worker.routes import PLACES, all_options
@@ -116,6 +116,7 @@ def _write(
         **stamps,
     )
     headers.update(option("headers") or {})
+    check_properties({**properties, "priority": option("priority")})
     if not has_room(headers, room=room_beside(properties)):
         return None
     if not ignore_result:

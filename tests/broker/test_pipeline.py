@@ -14,7 +14,7 @@ from support import eventually, proxied
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import Names, WorkQueue
-from celery_dlx_retry.errors import Nacked, Unconfirmed, Unreachable, Unroutable
+from celery_dlx_retry.errors import Nacked, Unconfirmed, Unpublishable, Unreachable, Unroutable
 
 ACK = bytes((0, 60, 0, 80))  # class and method of basic.ack
 
@@ -215,7 +215,8 @@ def test_a_message_that_cannot_be_written_is_told_of_and_the_next_one_arrives(be
     it.publish(1, queue=queue, **properties)
     it.publish(2, queue=queue)
 
-    assert it.hear_of(2) == {1: Unreachable, 2: None}
+    assert it.hear_of(2) == {1: Unpublishable, 2: None}
+    assert len(it.connections) == 1
 
 
 def test_to_drain_is_to_wait_for_what_is_on_its_way(bench, loop):
