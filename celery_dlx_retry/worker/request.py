@@ -205,7 +205,7 @@ class DLXRequest(Request):
     def _on_forwarded(self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: DLXError | None) -> None:
         """The retry that came with a result is published, or not."""
         if isinstance(problem, Unpublishable):
-            self.on_failure(_raised(problem), **options)  # a dead letter
+            self.on_failure(_raised(problem))  # a dead letter; the pool process has stored no failure
             return
         if problem is not None:
             self._not_handed_over(problem)

@@ -9,7 +9,7 @@ from functools import partial
 import billiard
 import pytest
 from kombu.exceptions import EncodeError, SerializerNotInstalled
-from support import eventually
+from support import eventually, shown
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.lanes import make_lanes
@@ -17,7 +17,7 @@ from celery_dlx_retry.core.ladder import Ladder
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.core.ways import TakeLane, way
-from celery_dlx_retry.errors import Nacked, Unreachable, Unroutable
+from celery_dlx_retry.errors import Nacked, Unpublishable, Unreachable, Unroutable
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
 
 
@@ -71,6 +71,29 @@ def test_what_cannot_be_written_is_no_fault_of_the_broker(bench, body, serialize
     send(publisher, queue)
 
     assert bench.depth(queue) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"headers": {"odd": float("nan")}},
+        {"headers": {"odd": {1}}},
+        {"headers": {"CC": "a queue"}},
+        {"priority": 300},
+        {"user_id": "somebody"},
+        {"routing_key": "r" * 300},
+    ],
+    ids=shown,
+)
+def test_content_that_no_broker_takes_is_unpublishable_and_the_next_message_arrives(bench, content):
+    queue, publisher = bench.queue(), bench.publisher()
+
+    with pytest.raises(Unpublishable), publisher.producer() as producer:
+        producer.publish("body", **{"exchange": "", "routing_key": queue, **content})
+    with publisher.producer() as producer:
+        producer.publish("body", exchange="", routing_key=queue, headers={"id": 1})
+
+    assert bench.ids(queue) == [1]
 
 
 @pytest.mark.parametrize("exchange", ["", "{prefix}.no-such-exchange"])

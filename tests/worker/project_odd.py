@@ -42,11 +42,11 @@ def change(self):
 
 
 @app.task(bind=True, base=DLXRetryTask, name="odd.grow", max_retries=3, default_retry_delay=0.3)
-def grow(self, _text="", swallow=False):  # noqa: FBT002 - a task's argument
+def grow(self, _text="", swallow=False, size=400_000):  # noqa: FBT002 - a task's argument
     """Ask for a retry with a longer message."""
     record(self)
     try:
-        self.retry(args=["x" * 400_000])
+        self.retry(args=["x" * size])
     except Retry:
         if not swallow:
             raise

@@ -92,6 +92,27 @@ def test_a_retry_over_the_brokers_size_limit_is_a_dead_letter_and_doubles_no_oth
     assert "not handed over" not in worker.log
 
 
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_what_the_broker_refuses_from_the_main_process_is_a_dead_letter_too(project, pool, size_limit):
+    """A limit that is so low is found out by the first message over it."""
+    size_limit(30_000)
+    with project.worker(pool=pool, module="project_odd"):
+        odd = [send(project, "grow", size=40_000) for _ in range(3)]
+        letters = eventually(lambda: letters_of(project, odd), within=60)
+        eventually(lambda: len(project.records(event="errback")) >= len(odd))
+        assert {project.app.AsyncResult(result.id).state for result in odd} == {"FAILURE"}
+        good = [send(project, "good") for _ in range(20)]
+        later = send(project, "grow", size=40_000)
+        assert {result.get(timeout=60) for result in good} == {"healed"}
+        eventually(lambda: letters_of(project, [later]), within=60)
+
+    assert {str(letters[result.id].record.reason) for result in odd} == {"failed"}
+    assert all("is larger than configured max size 30000" in letter.record.error for letter in letters.values())
+    assert {runs(project)[result.id] for result in good} == {2}
+    assert {runs(project)[result.id] for result in [*odd, later]} == {1}
+    assert Counter(row["of"] for row in project.records(event="errback")) == Counter(it.id for it in [*odd, later])
+
+
 def test_a_task_that_is_over_a_lowered_size_limit_stays_on_its_queue_and_holds_up_no_other(project, size_limit):
     big = [send(project, "good", "x" * 200_000) for _ in range(2)]
     size_limit(100_000)
