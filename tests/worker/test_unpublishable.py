@@ -71,7 +71,7 @@ def test_a_retry_that_cannot_be_published_is_a_dead_letter_and_doubles_no_other_
         assert words not in worker.log
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_retry_over_the_brokers_size_limit_is_a_dead_letter_and_doubles_no_other_task(project, pool, size_limit):
     size_limit(300_000)
     with project.worker(pool=pool, module="project_odd") as worker:
@@ -92,11 +92,10 @@ def test_a_retry_over_the_brokers_size_limit_is_a_dead_letter_and_doubles_no_oth
     assert "not handed over" not in worker.log
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
-def test_what_the_broker_refuses_from_the_main_process_is_a_dead_letter_too(project, pool, size_limit):
+def test_what_the_broker_refuses_from_the_main_process_is_a_dead_letter_too(project, size_limit):
     """A limit that is so low is found out by the first message over it."""
     size_limit(30_000)
-    with project.worker(pool=pool, module="project_odd"):
+    with project.worker(module="project_odd"):
         odd = [send(project, "grow", size=40_000) for _ in range(3)]
         letters = eventually(lambda: letters_of(project, odd), within=60)
         eventually(lambda: len(project.records(event="errback")) >= len(odd))
