@@ -47,7 +47,7 @@ from celery_dlx_retry.worker.pace import place_of
 from celery_dlx_retry.worker.returning import nack
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.sending import log_retry
-from celery_dlx_retry.worker.trace import as_lost
+from celery_dlx_retry.worker.trace import as_lost, as_raised
 from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class DLXRequest(Request):
     def _on_forwarded(self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: DLXError | None) -> None:
         """The retry that came with a result is published, or not."""
         if isinstance(problem, Unpublishable):
-            self.on_failure(_raised(problem))  # a dead letter; the pool process has stored no failure
+            self.on_failure(as_raised(problem))  # a dead letter; the pool process has stored no failure
             return
         if problem is not None:
             self._not_handed_over(problem)
@@ -392,13 +392,6 @@ class DLXRequest(Request):
             signals.task_retry.send(sender=task, request=request, reason=reason, einfo=exc_info)
         finally:
             task.request_stack.pop()
-
-
-def _raised(error: BaseException) -> ExceptionInfo:
-    try:
-        raise error
-    except type(error):
-        return ExceptionInfo()
 
 
 def _error_of(exc_info: Any) -> BaseException:

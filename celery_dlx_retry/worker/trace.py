@@ -271,7 +271,12 @@ def _picklable(error: BaseException) -> ExceptionInfo:
 
 def as_lost(error: BaseException) -> ExceptionInfo:
     """A body that called sys.exit() took its process down like any other crash."""
+    return as_raised(WorkerLostError(f"Worker exited prematurely: {error!r}."))
+
+
+def as_raised(error: BaseException) -> ExceptionInfo:
+    """An error that was not raised, with a traceback."""
     try:
-        raise WorkerLostError(f"Worker exited prematurely: {error!r}.")  # noqa: TRY301 - for its traceback
-    except WorkerLostError:
+        raise error
+    except type(error):
         return ExceptionInfo()

@@ -38,7 +38,7 @@ ALLOWED = {
     ("broker.moves", "discard", "acknowledge"): "`celery dlx dead purge`: an operator asks for it and confirms it",
     ("broker.moves", "replay", "acknowledge"): MOVED,
     ("broker.moves", "rewrite", "acknowledge"): MOVED,
-    ("broker.pipeline", "_ready", "basic_ack"): "the name of an event: the broker's confirm",
+    ("broker.pipeline", "_use", "basic_ack"): "the name of an event: the broker's confirm",
     ("broker.reader", "acknowledge_last", "basic_ack"): "what the functions of broker.moves call",
     ("broker.orphans", "return_orphans", "acknowledge"): MOVED,
     ("broker.waiting", "take", "acknowledge"): MOVED + ", or `celery dlx waiting cancel` asks for exactly this",
