@@ -11,7 +11,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
-from celery import signals
 from celery.exceptions import (
     Ignore,
     InvalidTaskError,
@@ -29,20 +28,20 @@ from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.core.frame import has_room, room_beside
-from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
+from celery_dlx_retry.core.headers import crashes_of
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.rule_retries import RuleRetry, history_facts, with_rule_retry
 from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, Nacked, Unpublishable
 from celery_dlx_retry.worker.announced import delay_after_crash_ms
 from celery_dlx_retry.worker.budget import charged, pay_in, refused
-from celery_dlx_retry.worker.burial import bury, text_of
+from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.celerys import is_function
-from celery_dlx_retry.worker.clock import is_due, now_ms
-from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, addressed, as_sent, message_of
+from celery_dlx_retry.worker.clock import is_due
+from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, as_sent, message_of
 from celery_dlx_retry.worker.forwarding import can_forward, forward
+from celery_dlx_retry.worker.main_process_retry import announce_retry, write_retry
 from celery_dlx_retry.worker.pace import place_of
 from celery_dlx_retry.worker.returning import nack
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -52,8 +51,8 @@ from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
+    from celery_dlx_retry.core.rule_retries import RuleRetry
     from celery_dlx_retry.core.topology import WorkQueue
-    from celery_dlx_retry.core.ways import Way
 
 logger = get_logger(__name__)
 
@@ -331,7 +330,7 @@ class DLXRequest(Request):
         there = runtime.lanes.plain(self._queue, wait.delay_ms) if is_forwarded else None
         if there is None:
             return False
-        parcel = self._parcel(error, there)
+        parcel = write_retry(self, error, there, rule=self._rule)
 
         def then(problem: DLXError | None) -> None:
             if problem is None:
@@ -345,53 +344,20 @@ class DLXRequest(Request):
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         runtime = runtime_of(self._app)
         there = runtime.way_for(self._queue, delay_ms, wish=Wish.RETRY, quickly=True)
-        parcel = self._parcel(error, there)
+        parcel = write_retry(self, error, there, rule=self._rule)
         with runtime.hand_over(there, quickly=True) as producer:
             producer.publish_message(parcel.message, exchange=there.exchange, routing_key=there.routing_key)
         self._end_retry(error, parcel, exc_info)
-
-    def _parcel(self, error: BaseException, there: Way) -> Parcel:
-        info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
-        request = self._context
-        failure = Failure(
-            attempt=request.retries + 1,
-            at_ms=now_ms(),
-            error=text_of(error),
-            delay_ms=there.length_ms,
-            worker=self.hostname,
-            **history_facts(self._rule),
-        )
-        headers = with_failure(with_rule_retry(info.message.headers, self._rule), failure)
-        headers |= {"retries": request.retries + 1, "eta": None}
-        if isinstance(error, WorkerLostError):
-            headers[CRASHES] = crashes_of(headers) + 1
-        headers = addressed(headers, info, queue=info.queue)
-        message = runtime_of(self._app).capture().written(info.message.with_headers(headers))
-        return Parcel(message=message, length_ms=there.length_ms)
 
     def _end_retry(self, error: BaseException, parcel: Parcel, exc_info: Any) -> None:
         self._retry_is_out(parcel)
         self.acknowledge()
         state.task_ready(self)
         try:
-            self._announce_retry(error, parcel.length_ms, exc_info)
+            announce_retry(self, error, parcel.length_ms, exc_info)
         except Exception:
             # A result backend or a user's hook. The message is safe; only the word of it did not get through.
             logger.exception("retry not announced task=%s id=%s", self.name, self.id)
-
-    def _announce_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
-        """Tell of it as Celery does of a retry."""
-        task, request = self.task, self._context
-        if self.store_errors:
-            task.backend.mark_as_retry(self.id, error, exc_info.traceback, request=request)
-        self.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)
-        reason = Retry(exc=error, when=delay_ms / 1000)
-        task.request_stack.push(request)
-        try:
-            task.on_retry(error, self.id, self.args, self.kwargs, exc_info)
-            signals.task_retry.send(sender=task, request=request, reason=reason, einfo=exc_info)
-        finally:
-            task.request_stack.pop()
 
 
 def _error_of(exc_info: Any) -> BaseException:
