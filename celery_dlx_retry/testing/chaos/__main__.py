@@ -15,7 +15,7 @@ import signal
 import sys
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 import click
 from amqp.exceptions import AMQPError
@@ -25,7 +25,7 @@ from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Break, BreakByCommand, BreakClusterNode, BreakNode, Ways
-from celery_dlx_retry.testing.chaos.plan import Plan
+from celery_dlx_retry.testing.chaos.plan import Plan, Pool
 from celery_dlx_retry.testing.chaos.report import report_on
 from celery_dlx_retry.testing.chaos.run import Run
 from celery_dlx_retry.testing.chaos.view import View
@@ -45,7 +45,13 @@ INTERRUPTED = 130
 @click.option("--broker", "url", metavar="URL", help="A RabbitMQ of yours; without it one is started, and removed.")
 @click.option("--tasks", type=click.IntRange(min=1), default=10_000, help="How many tasks go in.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, help="How many workers run.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Pool processes of each.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Pool processes, or threads, of each.")
+@click.option(
+    "--pool",
+    type=click.Choice(get_args(Pool)),
+    default="prefork",
+    help="Celery's pool. Only prefork runs tasks that kill their process, or overrun a time limit.",
+)
 @click.option("--kills", type=click.IntRange(min=0), default=50, help="How often a worker is killed with -9.")
 @click.option("--restarts", type=click.IntRange(min=0), default=5, help="How often the broker, or a node, goes down.")
 @click.option(
@@ -67,6 +73,7 @@ def main(  # noqa: PLR0913 - one per option
     tasks: int,
     workers: int,
     concurrency: int,
+    pool: Pool,
     kills: int,
     restarts: int,
     ways: Ways | None,
@@ -87,7 +94,8 @@ def main(  # noqa: PLR0913 - one per option
     plan = Plan(
         tasks=tasks,
         workers=workers,
-        concurrency=concurrency,
+        concurrency=1 if pool == "solo" else concurrency,
+        pool=pool,
         kills=kills,
         restarts=0 if url and not restart_command else restarts,
         queue_type=queue_type or ("quorum" if cluster else "classic"),

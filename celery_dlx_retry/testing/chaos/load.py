@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
+    from celery_dlx_retry.testing.chaos.plan import Pool
+
 UNKNOWN = "celery_dlx_retry.testing.chaos.project.nobody_knows_it"
 AGAIN_SECONDS = 0.3
 CONFIRM_SECONDS = 10
@@ -47,9 +49,14 @@ class Job:
     args: tuple[Any, ...]
 
 
-def jobs(count: int, chance: random.Random) -> Iterator[Job]:
+#: These need a pool process: without one they would kill the worker, or no time limit would end them.
+FOR_PREFORK = {"crash", "overrun"}
+
+
+def jobs(count: int, chance: random.Random, *, pool: Pool = "prefork") -> Iterator[Job]:
     """So many tasks, the same for the same seed."""
-    kinds, weights = list(MIX), list(MIX.values())
+    mix = {kind: share for kind, share in MIX.items() if pool == "prefork" or kind not in FOR_PREFORK}
+    kinds, weights = list(mix), list(mix.values())
     for kind in chance.choices(kinds, weights, k=count):
         args: tuple[Any, ...] = ()
         if kind.startswith("heal"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from celery_dlx_retry.core.settings import QueueType
+
+Pool = Literal["prefork", "solo", "threads"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +24,4 @@ class Plan:
     lanes: QueueType
     seconds: float
     seed: int
+    pool: Pool = "prefork"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PREFIX, BROKER, RECORDS = "CHAOS_PREFIX", "CHAOS_BROKER_URL", "CHAOS_RECORDS"
-QUEUE_TYPE, LANES = "CHAOS_QUEUE_TYPE", "CHAOS_LANES"
+QUEUE_TYPE, LANES, POOL = "CHAOS_QUEUE_TYPE", "CHAOS_LANES", "CHAOS_POOL"
 LONGEST_BODY_SECONDS = 0.02
 
 
@@ -160,13 +160,14 @@ def fail_at_first(run: Any, failures: int) -> None:
 
 
 def record(request: Any, event: str) -> None:
-    """One line; the parent is the worker."""
+    """One line. With prefork the parent is the worker."""
+    is_prefork = os.environ.get(POOL, "prefork") == "prefork"
     line = {
         "id": request.id,
         "event": event,
         "attempt": request.retries + 1,
         "pid": os.getpid(),
-        "worker": os.getppid(),
+        "worker": os.getppid() if is_prefork else os.getpid(),
         "at": time.time(),
     }
     # One write() of one line: neither another process nor a SIGKILL comes between.

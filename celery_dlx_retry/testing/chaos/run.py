@@ -58,7 +58,7 @@ class Run:
         self.prefix = f"chaos-{secrets.token_hex(4)}"
         self.names = Names(prefix=self.prefix, kind=plan.lanes)
         self.queue = chaos_project.queue_name(self.prefix)
-        self.load: list[Job] = list(jobs(plan.tasks, self._chance))
+        self.load: list[Job] = list(jobs(plan.tasks, self._chance, pool=plan.pool))
         self._breaks = self._planned_breaks()
         # Processes that go when we go, even if we are killed.
         self._sandbox = Sandbox(self.prefix)
@@ -214,7 +214,14 @@ class Run:
         log = self._folder / f"{name}.log"
         command = (
             *(sys.executable, "-m", "celery", "-A", chaos_project.__name__, "worker", "--loglevel", "INFO"),
-            *("--concurrency", str(self.plan.concurrency), "--hostname", f"{name}@{self.prefix}"),
+            *(
+                "--pool",
+                self.plan.pool,
+                "--concurrency",
+                str(self.plan.concurrency),
+                "--hostname",
+                f"{name}@{self.prefix}",
+            ),
             *("--without-gossip", "--without-mingle", "--without-heartbeat", "--logfile", str(log)),
         )
         self._sandbox.spawn(name, command, self._environment())
@@ -250,6 +257,7 @@ class Run:
             chaos_project.BROKER: self.url,
             chaos_project.QUEUE_TYPE: self.plan.queue_type,
             chaos_project.LANES: self.plan.lanes,
+            chaos_project.POOL: self.plan.pool,
             chaos_project.RECORDS: str(self._folder / "records.jsonl"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONWARNINGS": "ignore",
