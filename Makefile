@@ -1,10 +1,10 @@
-# make test | ends | matrix | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
+# make test | ends | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
 #      transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test ends matrix cluster containers bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: test ends matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
@@ -18,6 +18,11 @@ ends: .venv/matrix
 # ENVS="smoke-py310-celery55 …" runs only these again; the page is of the last run of each.
 matrix: .venv/matrix
 	@$(BIN)/python tests/matrix.py all $(ENVS)
+
+# Celery's own tests with plain Celery and with ours, compared, into docs/compatibility.md: twenty minutes.
+# SUITES="unit" runs only these and leaves the page alone; tests/celery_suite/suites.py has the names.
+celery-suite: build/celery-suite/ready
+	@PYTHONPATH=tests build/celery-suite/venv/bin/python -m celery_suite.run $(SUITES)
 
 # Three RabbitMQ nodes and what happens when one of them dies.
 cluster: .venv/ready
@@ -94,4 +99,12 @@ clean:
 
 .venv/ready: .venv/demo
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+# Other projects' test requirements stay out of .venv; the Celery is the same.
+build/celery-suite/ready: .venv/demo tests/celery_suite/requirements.txt
+	@$(PYTHON) -m venv --clear build/celery-suite/venv
+	@build/celery-suite/venv/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+	  --requirement tests/celery_suite/requirements.txt \
+	  "celery==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("celery"))')"
 	@touch $@

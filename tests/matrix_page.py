@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import rabbits
+from celery_suite import page as celery_suite
 
 from celery_dlx_retry.worker import versions
 
@@ -88,11 +89,12 @@ def environments(tox_ini: Path) -> list[str]:
 
 
 def write(page: Path, folder: Path) -> None:
-    """Of every record in a folder."""
+    """Of every record in a folder. The section of ``make celery-suite`` stays as it is."""
+    suites = celery_suite.section_of(page.read_text())
     records = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     smoke = [record for record in records if record["session"].startswith(SMOKE)]
     diagonal = [record for record in records if not record["session"].startswith(SMOKE)]
-    page.write_text("".join([*_product(smoke), *_diagonal(diagonal), *_differences()]))
+    page.write_text("".join([*_product(smoke), *_diagonal(diagonal), "\n", suites, *_differences()]))
 
 
 def _product(records: list[dict[str, Any]]) -> Iterator[str]:
