@@ -87,7 +87,7 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
             return None  # the connection is gone, and the broker delivers it again
         pause = pace.left()
         try:
-            left_ms = _left_ms(consumer, message)
+            left_ms = _left_ms(task.app, consumer, message)
             if left_ms <= runtime_of(task.app).ladder.resolution_ms:
                 return handle(message, body, ack, *args, **kwargs)
             if not pause:
@@ -107,10 +107,9 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
     return handle_or_send_on
 
 
-def _left_ms(consumer: Any, message: Any) -> int:
+def _left_ms(app: Celery, consumer: Any, message: Any) -> int:
     """How long a message has to wait; 0 if it is Celery's to deal with, due or not."""
-    app, headers = consumer.app, message.headers
-    runtime = runtime_of(app)
+    headers, runtime = message.headers, runtime_of(app)
     if not headers.get("eta") or "task" not in headers or not runtime.settings.countdown or not runtime.is_rabbitmq:
         return 0
     try:

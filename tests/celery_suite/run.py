@@ -109,7 +109,7 @@ def start(side: str, suite: Suite, source: Path, stack: ExitStack) -> subprocess
     env = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # tests start ``celery``
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(source)]),
+        "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parent, source, ROOT])),
         suite_plugin.RECORD: str(record(suite, side)),
         suite_plugin.TASK_CLS: SIDES[side],
     }
