@@ -20,7 +20,7 @@ matrix: .venv/matrix
 	@$(BIN)/python tests/matrix.py all $(ENVS)
 
 # Celery's own tests with plain Celery and with ours, compared, into docs/compatibility.md: twenty minutes.
-# SUITES="unit" runs only these and leaves the page alone; tests/celery_suite/suites.py has the names.
+# SUITES="unit integration" runs only these; tests/celery_suite/suites.py has the names.
 celery-suite: build/celery-suite/ready
 	@PYTHONPATH=tests build/celery-suite/venv/bin/python -m celery_suite.run $(SUITES)
 
@@ -104,7 +104,7 @@ clean:
 # Other projects' test requirements stay out of .venv; the Celery is the same.
 build/celery-suite/ready: .venv/demo tests/celery_suite/requirements.txt
 	@$(PYTHON) -m venv --clear build/celery-suite/venv
-	@build/celery-suite/venv/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+	@build/celery-suite/venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]' \
 	  --requirement tests/celery_suite/requirements.txt \
 	  "celery==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("celery"))')"
 	@touch $@

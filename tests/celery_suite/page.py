@@ -8,7 +8,7 @@ from celery_suite.differences import DIFFERENCES
 from celery_suite.suites import SUITES, WITHOUT_TESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
     from pathlib import Path
 
@@ -29,9 +29,10 @@ Commands that a test starts as separate processes run with plain Celery on both 
 
 """
 COLUMNS = """\
-| suite | version | what runs | tests | pass with plain Celery | pass with ours | differ |
-|---|---|---|---|---|---|---|
+| suite | version | what runs | tests | pass with plain Celery | pass with ours | differ | unlisted | from | commit |
+|---|---|---|---|---|---|---|---|---|---|
 """
+NOT_RUN = "| {suite} | | {is_about} | not run | | | | | | |\n"
 NO_TESTS = """
 These packages have no tests in their source distributions, so the job cannot run them: {packages}.
 """
@@ -43,10 +44,11 @@ LIST_COLUMNS = "| suite | tests | why |\n|---|---|---|\n"
 NONE = "No test differs.\n"
 
 
-def write(page: Path, results: Sequence[Comparison], *, versions: Mapping[str, str], began: datetime) -> None:
-    """Replace the section."""
+def write(page: Path, rows: Mapping[str, str]) -> None:
+    """Replace the section, with these rows by the names of their suites; the other rows stay."""
     text = page.read_text()
-    page.write_text(text.replace(section_of(text), section(results, versions=versions, began=began)))
+    old = section_of(text)
+    page.write_text(text.replace(old, section({**rows_of(old), **rows})))
 
 
 def section_of(text: str) -> str:
@@ -55,16 +57,23 @@ def section_of(text: str) -> str:
     return f"{TITLE}{rest.partition(NEXT)[0]}\n" if rest else ""
 
 
-def section(results: Sequence[Comparison], *, versions: Mapping[str, str], began: datetime) -> str:
-    suites = {suite.name: suite for suite in SUITES}
-    rows = [
-        f"| {it.suite} | {versions[suites[it.suite].package]} | {suites[it.suite].is_about} "
-        f"| {len(it.baseline.outcomes):,} "
-        f"| {len(it.baseline.passed):,} | {len(it.ours.passed):,} | {len(it.differing)} |\n"
-        for it in results
-    ]
-    ran = f"\nThe last run was on {began:%Y-%m-%d}, with Celery {versions['celery']}.\n"
-    return "".join([TITLE, HEAD, COLUMNS, *rows, ran, without_tests(), list_of(DIFFERENCES)])
+def section(rows: Mapping[str, str]) -> str:
+    table = (rows.get(it.name) or NOT_RUN.format(suite=it.name, is_about=it.is_about) for it in SUITES)
+    return "".join([TITLE, HEAD, COLUMNS, *table, without_tests(), list_of(DIFFERENCES)])
+
+
+def rows_of(section: str) -> dict[str, str]:
+    lines = section.partition(COLUMNS)[2].partition("\n\n")[0].splitlines()
+    return {line.split("|")[1].strip(): f"{line}\n" for line in lines}
+
+
+def row(it: Comparison, *, version: str, began: datetime, commit: str) -> str:
+    (suite,) = (suite for suite in SUITES if suite.name == it.suite)
+    return (
+        f"| {suite.name} | {version} | {suite.is_about} | {len(it.baseline.outcomes):,} "
+        f"| {len(it.baseline.passed):,} | {len(it.ours.passed):,} | {len(it.differing)} | {len(it.undocumented)} "
+        f"| {began:%Y-%m-%d} | {commit} |\n"
+    )
 
 
 def without_tests() -> str:

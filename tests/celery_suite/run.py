@@ -1,7 +1,7 @@
 """Run other projects' test suites twice, with plain Celery and with ``task_cls`` set to ours, and compare by test id.
 
-``python -m celery_suite.run`` runs all of them and writes their section of docs/compatibility.md.
-``python -m celery_suite.run unit integration`` runs these and leaves the page alone.
+``python -m celery_suite.run`` runs all of them, ``python -m celery_suite.run unit integration`` these.
+Each writes its row in docs/compatibility.md.
 Records and logs are in build/celery-suite/runs.
 """
 
@@ -24,6 +24,7 @@ from celery_suite import page, suite_plugin
 from celery_suite.compare import Comparison, compare, read
 from celery_suite.differences import DIFFERENCES
 from celery_suite.suites import SUITES, Suite
+from record import commit
 
 from celery_dlx_retry.testing import provide, provide_redis
 
@@ -44,14 +45,15 @@ def main(*names: str) -> int:
     if unknown:
         say(f"There is no suite {', '.join(sorted(unknown))}; there are {', '.join(suite.name for suite in SUITES)}.")
         return 2
-    began = datetime.now(timezone.utc)
-    results = [run(suite) for suite in SUITES if not names or suite.name in names]
-    problems = [problem for result in results for problem in result.problems()]
+    problems: list[str] = []
+    for suite in (suite for suite in SUITES if not names or suite.name in names):
+        began, tested = datetime.now(timezone.utc), commit()
+        result = run(suite)
+        problems += result.problems()
+        row = page.row(result, version=version(suite.package), began=began, commit=tested)
+        page.write(ROOT / "docs" / "compatibility.md", {suite.name: row})
     for problem in problems:
         say(problem)
-    if not names:
-        versions = {suite.package: version(suite.package) for suite in SUITES}
-        page.write(ROOT / "docs" / "compatibility.md", results, versions=versions, began=began)
     say(f"{len(problems)} problems" if problems else "Only documented differences.")
     return 1 if problems else 0
 
@@ -147,7 +149,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def record(suite: Suite, side: str) -> Path:
-    return RUNS / f"{suite.name.replace(' ', '-')}-{side}.jsonl"
+    return RUNS / f"{suite.name}-{side}.jsonl"
 
 
 def say(line: str) -> None:

@@ -34,7 +34,7 @@ SUITES = (
         is_about="`t/unit/{tasks,app,worker}` with Celery's in-memory broker",
     ),
     Suite(
-        name="unit on RabbitMQ",
+        name="unit-rabbitmq",
         package="celery",
         shadow="celery",
         paths=("t/unit/tasks", "t/unit/worker/test_request.py", "t/unit/worker/test_strategy.py"),
