@@ -16,16 +16,18 @@ LATE = "`acks_late` is on by default: a task is acknowledged when it has ended, 
 TRACE = "t/unit/tasks/test_trace.py::test_trace"
 REQUEST = "t/unit/worker/test_request.py::test_Request"
 
-DIFFERENCES = tuple(
-    difference
-    for suite in ("unit", "unit-rabbitmq")
-    for difference in (
-        Difference(suite=suite, tests=(f"{TRACE}::test_outside_body_error",), reason=WRAPPED_TRACER),
-        Difference(suite=suite, tests=(f"{TRACE}::test_trace_before_start",), reason=WRAPPED_HOOK),
-        Difference(
-            suite=suite,
-            tests=(f"{REQUEST}::test_on_accepted_acks_early", f"{REQUEST}::test_on_success_acks_early"),
-            reason=LATE,
-        ),
-    )
+DIFFERENCES = (
+    *(
+        difference
+        for suite in ("unit", "unit-rabbitmq")
+        for difference in (
+            Difference(suite=suite, tests=(f"{TRACE}::test_outside_body_error",), reason=WRAPPED_TRACER),
+            Difference(suite=suite, tests=(f"{TRACE}::test_trace_before_start",), reason=WRAPPED_HOOK),
+        )
+    ),
+    Difference(
+        suite="unit-rabbitmq",
+        tests=(f"{REQUEST}::test_on_accepted_acks_early", f"{REQUEST}::test_on_success_acks_early"),
+        reason=LATE,
+    ),
 )
