@@ -1,9 +1,10 @@
-"""What Celery's countdown and eta mean here and now."""
+"""What Celery's countdown, eta and expires mean here and now."""
 
 from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -45,3 +46,10 @@ def eta_header(app: Celery, *, countdown: Any, eta: Any) -> str:
     if countdown:
         eta = maybe_make_aware(app.now() + timedelta(seconds=countdown), app.timezone)
     return eta if isinstance(eta, str) else str(eta.isoformat())
+
+
+def expires_header(app: Celery, expires: Any) -> str:
+    """Return the header that Celery writes for ``expires``."""
+    if isinstance(expires, Real):
+        expires = maybe_make_aware(app.now() + timedelta(seconds=float(expires)), app.timezone)
+    return expires if isinstance(expires, str) else str(expires.isoformat())

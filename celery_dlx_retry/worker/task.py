@@ -39,6 +39,7 @@ from celery_dlx_retry.worker.decision import decision_on, grant_retry
 from celery_dlx_retry.worker.delivery import Parcel, addressed, attempt_of, is_ours
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.elsewhere import carried_headers, retry_elsewhere
+from celery_dlx_retry.worker.expires import without_time_to_live
 from celery_dlx_retry.worker.guard import guard_hooks, guarded
 from celery_dlx_retry.worker.options import bind_with_options, is_acknowledged_early
 from celery_dlx_retry.worker.returning import give_back
@@ -255,6 +256,8 @@ class DLXRetryTask(Task):
             return self._retry_async(functools.partial(super().apply_async, args, kwargs), options, *wait)
         if not is_internal(self.name) and is_appointment(self.app, options):
             return make(self, super().apply_async, args, kwargs, options)
+        if not is_internal(self.name):
+            options = without_time_to_live(self, options)
         return super().apply_async(args, kwargs, **options)
 
     def start_strategy(self, app: Celery, consumer: Any, **kwargs: Any) -> Any:

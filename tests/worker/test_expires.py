@@ -25,7 +25,23 @@ def block(project):
     return result
 
 
-def test_what_expires_in_its_work_queue_is_dropped_by_the_broker_as_with_celerys_late_acknowledgement(project):
+def test_what_expires_behind_a_backlog_is_revoked(project):
+    blocking, expiring = project.app.send_task("expiring.send_all_kinds", (BACKLOG_SECONDS,)).get(timeout=20)
+
+    project.app.AsyncResult(blocking).get(timeout=20)
+    for task_id in expiring:
+        eventually(lambda task_id=task_id: project.app.AsyncResult(task_id).state == "REVOKED")
+        assert not project.records(id=task_id)
+
+
+def test_what_does_not_expire_in_time_runs(project):
+    task_id = project.app.send_task("expiring.send", (0, 60)).get(timeout=20)
+
+    project.app.AsyncResult(task_id).get(timeout=20)
+    assert len(project.records(id=task_id)) == 1
+
+
+def test_what_another_app_sends_by_name_is_dropped_by_the_broker_as_with_celerys_late_acknowledgement(project):
     busy = block(project)
 
     results = [project.app.send_task(f"expiring.{kind}", expires=0.5) for kind in ("late", "ours")]

@@ -1,0 +1,28 @@
+"""``expires``: a worker revokes what has expired, and RabbitMQ drops nothing.
+
+Celery also gives such a message a time to live. If it runs out behind a backlog, RabbitMQ drops the message, no worker
+says REVOKED, and ``result.get()`` waits for ever. With early acknowledgement a worker has more messages in its memory,
+so this is rarer there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.worker.clock import expires_header
+from celery_dlx_retry.worker.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from celery.app.task import Task
+
+
+def without_time_to_live(task: Task, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a call with ``expires`` as a header only."""
+    expires = options.get("expires", task.expires)
+    if expires is None or task.app.conf.task_always_eager or not runtime_of(task.app).has_amqp:
+        return options
+    try:
+        header = expires_header(task.app, expires)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return options  # Celery raises its own error
+    return {**options, "expires": None, "headers": {**(options.get("headers") or {}), "expires": header}}
