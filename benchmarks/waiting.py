@@ -64,7 +64,7 @@ class Late(NamedTuple):
     ms: float
 
 
-def way_of(names: Names, delay_ms: int, wish: Wish) -> Way:
+def way_of(names: Names, queue: WorkQueue, delay_ms: int, wish: Wish) -> Way:
     choice = choose(
         delay_ms,
         wish=wish,
@@ -73,7 +73,7 @@ def way_of(names: Names, delay_ms: int, wish: Wish) -> Way:
         limit_ms=SETTINGS.max_delay_ms,
         ladder=LADDER,
     )
-    return way(choice, names, ladder=LADDER)
+    return way(choice, names, queue, ladder=LADDER)
 
 
 class Collector(threading.Thread):
@@ -103,8 +103,7 @@ class Collector(threading.Thread):
 class Sender:
     """Publishes, and keeps at most a window of messages unconfirmed."""
 
-    def __init__(self, connection: Connection, queue: str) -> None:
-        self._queue = queue
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._channel = connection.channel()
         self._channel.confirm_select()
@@ -117,7 +116,7 @@ class Sender:
         self._channel.basic_publish(
             Message("", application_headers=headers, delivery_mode=2),
             exchange=there.exchange,
-            routing_key=self._queue,
+            routing_key=there.routing_key,
             mandatory=True,
         )
         self._sent += 1
@@ -150,14 +149,14 @@ def accuracy(kind: Any, crowds: Iterable[int]) -> None:
 
 def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[int], wish: Wish) -> None:  # noqa: PLR0913, PLR0917
     names, queue = Names(prefix="bench", kind=kind), WorkQueue(name="bench.work")
-    ways = {delay_ms: way_of(names, delay_ms, wish) for delay_ms in set(delays_ms)}
-    probes = {label: way_of(names, *probe) for label, probe in PROBES.items()}
+    ways = {delay_ms: way_of(names, queue, delay_ms, wish) for delay_ms in set(delays_ms)}
+    probes = {label: way_of(names, queue, *probe) for label, probe in PROBES.items()}
     prepare(rabbitmq, names, queue, [*ways.values(), *probes.values()])
     collector = Collector(rabbitmq.url, queue.name)
     collector.start()
     before = cpu_seconds(rabbitmq)
     with Connection(rabbitmq.url) as connection:
-        sender = Sender(connection, queue.name)
+        sender = Sender(connection)
         for delay_ms in delays_ms:
             sender.send(delay_ms, ways[delay_ms], "crowd")
         for number in range(PROBE_COUNT * len(PROBES)):
@@ -177,12 +176,7 @@ def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[in
 
 def prepare(rabbitmq: RabbitMQ, names: Names, queue: WorkQueue, ways: list[Way]) -> None:
     topology = foundation(names) | around(names, queue)
-    queues = {spec.name: spec for there in ways for spec in there.needs.queues}
-    exchanges = {spec.name: spec for there in ways for spec in there.needs.exchanges}
-    bindings = {(spec.exchange, spec.queue): spec for there in ways for spec in there.needs.bindings}
-    all_ways = Topology(
-        queues=tuple(queues.values()), exchanges=tuple(exchanges.values()), bindings=tuple(bindings.values())
-    )
+    all_ways = Topology.union(part for there in ways for part in (there.needs, there.lane) if part is not None)
     with Connection(rabbitmq.url) as connection:
         connection.default_channel.queue_declare(
             queue.name, durable=True, auto_delete=False, arguments={"x-queue-type": names.kind}

@@ -130,8 +130,8 @@ RULES = (
     Rule(
         code="length-limit",
         severity="error",
-        consequence="What comes back from a lane into the full queue is dropped by the broker.",
-        cure="Remove the limit, or use a quorum queue.",
+        consequence="To make room for a retry that comes back, RabbitMQ removes the oldest task of the full queue.",
+        cure="Remove the limit.",
         facts=symptoms.length_limit,
     ),
     Rule(

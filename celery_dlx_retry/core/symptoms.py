@@ -176,7 +176,7 @@ def classic_lanes(facts: Facts) -> Iterator[str]:
 
 
 def length_limit(facts: Facts) -> Iterator[str]:
-    """What comes back from a lane into a full queue is dropped."""
+    """A retry that comes back to a full queue removes the oldest task from it."""
     for queue in facts.queues:
         for key in ("max-length", "max-length-bytes"):
             if key in queue.arguments and queue.kind == "classic":

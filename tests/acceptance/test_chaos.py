@@ -117,12 +117,12 @@ def lost_by_a_crash(broker, prefix, kind):
     names, work = Names(prefix=prefix, kind=kind), WorkQueue(name=prefix)
     with Connection(broker.url) as connection:
         connection.channel().queue_declare(prefix, durable=True, auto_delete=False)  # a classic work queue
-        declare(connection, foundation(names) | around(names, work) | lane(names, WAIT_MS))
+        declare(connection, foundation(names) | around(names, work) | lane(names, work, WAIT_MS))
     publisher = Publisher(lambda: Connection(broker.url), confirm_timeout_ms=10_000)
     sent, age = 0, Age()
     with closing(publisher), publisher.producer() as producer:
         while age.seconds < 2:
-            producer.publish(str(sent), exchange=names.lane(WAIT_MS), routing_key=prefix)
+            producer.publish(str(sent), exchange=names.lanes(), routing_key=names.lane(work, WAIT_MS))
             sent += 1
 
     broker.kill()

@@ -20,7 +20,7 @@ from celery_dlx_retry.broker.waiting import WaitingTask
 from celery_dlx_retry.core.drift import Drift
 from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import Names, lane
+from celery_dlx_retry.core.topology import Names, WorkQueue, lane
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "commands.md", DOCS / "doctor.md", DOCS / "brokers.md"]
@@ -45,6 +45,7 @@ class Shop:
         self.broker, self.prefix = broker, prefix
         self.names = Names(prefix=prefix)
         self.work = f"{prefix}-orders"
+        self.work_queue = WorkQueue(name=self.work)
         (app,) = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
         settings = {"broker_url": broker.url, "dlx_prefix": prefix, "task_default_queue": self.work}
         (folder / "shop.py").write_text(f"{app}\napp.conf.update({settings!r})\n")
@@ -83,19 +84,23 @@ class Shop:
         """What happened before the command of the page."""
         with Connection(self.broker.url) as connection:
             if command == "check":
-                connection.default_channel.exchange_delete(self.names.lane(60_000))
+                connection.default_channel.queue_delete(self.lane_of(60_000))
             elif command == "status":
-                declare(connection, lane(self.names, 60_000) | lane(self.names, 319_299))
+                for delay_ms in (60_000, 360_738):
+                    declare(connection, lane(self.names, self.work_queue, delay_ms))
                 for task_id in IDS:
-                    self.put(connection, self.names.lane(600_000), self.retry(task_id))
-                self.put(connection, self.names.dead(), self.dead_letter())
-                eventually(lambda: "000000319299" in self.dlx("status --all"))
+                    self.put(connection, self.names.lanes(), self.lane_of(600_000), self.retry(task_id))
+                self.put(connection, self.names.dead(), self.work, self.dead_letter())
+                eventually(lambda: "000000360738" in self.dlx("status --all"))
 
-    def put(self, connection, exchange, headers):
+    def lane_of(self, delay_ms):
+        return self.names.lane(self.work_queue, delay_ms)
+
+    def put(self, connection, exchange, routing_key, headers):
         channel = connection.default_channel
         channel.confirm_select()
         message = Message("[]", application_headers=headers, delivery_mode=2)
-        channel.basic_publish_confirm(message, exchange=exchange, routing_key=self.work)
+        channel.basic_publish_confirm(message, exchange=exchange, routing_key=routing_key)
 
     def retry(self, task_id):
         failure = Failure(

@@ -34,7 +34,7 @@ def test_an_id_is_never_broken_over_lines(monkeypatch, capsys, width):
 def test_on_a_terminal_without_rich_the_columns_line_up_and_in_a_pipe_there_are_tabs(monkeypatch, capsys):
     monkeypatch.setattr(output, "is_terminal", lambda: False)
     monkeypatch.setenv("COLUMNS", "80")
-    rows = [("work", "orders", 0), ("wait", "dlx.v1.wait.quorum.000000060000", 12)]
+    rows = [("work", "orders", 0), ("wait", "dlx.v2.wait.quorum.000000060000.orders", 12)]
 
     output.table(("role", "queue", "ready"), rows)
     piped = capsys.readouterr().out
@@ -44,9 +44,9 @@ def test_on_a_terminal_without_rich_the_columns_line_up_and_in_a_pipe_there_are_
 
     assert piped.splitlines()[1] == "work\torders\t0"
     assert shown.splitlines() == [
-        "role  queue                            ready",
-        "work  orders                           0",
-        "wait  dlx.v1.wait.quorum.000000060000  12",
+        "role  queue                                   ready",
+        "work  orders                                  0",
+        "wait  dlx.v2.wait.quorum.000000060000.orders  12",
     ]
 
 
@@ -55,9 +55,9 @@ def test_on_a_terminal_without_rich_a_row_that_is_too_long_is_a_block_of_lines(m
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
 
-    output.table(("role", "queue"), [("wait", "dlx.v1.wait.quorum.max1000.000000060000")])
+    output.table(("role", "queue"), [("wait", "dlx.v2.wait.quorum.max1000.000000060000.orders")])
 
-    assert capsys.readouterr().out == "role   wait\nqueue  dlx.v1.wait.quorum.max1000.000000060000\n\n"
+    assert capsys.readouterr().out == "role   wait\nqueue  dlx.v2.wait.quorum.max1000.000000060000.orders\n\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.topology import lane
+from celery_dlx_retry.core.topology import WorkQueue, lane
 from tests.acceptance.commandline import CommandLine, invoke
 from tests.worker.stage import stage
 
@@ -48,11 +48,11 @@ def test_drift_is_told_and_is_exit_code_1(dlx, declared, project):
     assert declared
     lane_name = project.lane(180_000)
     with Connection(project.url) as connection:
-        connection.default_channel.exchange_delete(lane_name)
+        connection.default_channel.queue_delete(lane_name)
 
     printed = dlx("check", code=1)
 
-    assert f"missing\texchange\t{lane_name}\tThe exchange '{lane_name}' does not exist.\tRun" in printed
+    assert f"missing\tqueue\t{lane_name}\tThe queue '{lane_name}' does not exist.\tRun" in printed
     assert printed.endswith("\n1 difference.\n")
     dlx("declare")
 
@@ -153,7 +153,7 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
     stray, full = project.lane(77_000), project.lane(78_000)
     with Connection(project.url) as connection:
         for delay_ms in (77_000, 78_000):
-            declare(connection, lane(project.names, delay_ms))
+            declare(connection, lane(project.names, WorkQueue(name=project.queue), delay_ms))
         connection.Producer().publish("x", routing_key=full)
     eventually(lambda: project.depth(full) == 1)
     eventually(lambda: {stray, full} <= {it["queue"] for it in dlx.json("status", "--all") if it["exists"]})
@@ -169,10 +169,10 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
     assert (project.depth(stray), project.depth(full), project.depth(project.lane(180_000))) == (None, 1, 0)
 
 
-@pytest.mark.parametrize(("words", "step"), [("declare", "make_stand"), ("prune --yes", "prune_lanes")])
+@pytest.mark.parametrize(("words", "step"), [("declare", "make_sure"), ("prune --yes", "prune_lanes")])
 @pytest.mark.usefixtures("declared")
 def test_who_is_interrupted_has_still_said_what_was_done(dlx, monkeypatch, words, step):
-    def ctrl_c(*_):
+    def ctrl_c(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"celery_dlx_retry.cli.topology.{step}", ctrl_c)

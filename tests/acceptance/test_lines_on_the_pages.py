@@ -27,7 +27,7 @@ from support import eventually
 
 from celery_dlx_retry.core.headers import DeadRecord, with_record
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.core.topology import Names, WorkQueue
 from tests.acceptance.tenancy import Tenancy
 
 ROOT = Path(__file__).parents[2]
@@ -202,7 +202,7 @@ PROGRAMS = {
     "editor": 'sed -i s/order-1/order-9/ "$1"',
     "rabbitmqctl": '[ "$*" = "import_definitions --format json" ]\ncat > dlx.json',
 }
-NAMES = Names()
+NAMES, ORDERS = Names(), WorkQueue(name="orders")
 # As `rabbitmq-plugins enable rabbitmq_shovel`, which is not ours to run in a container.
 SHOVEL = """
 {ok, File} = application:get_env(rabbit, enabled_plugins_file),
@@ -289,7 +289,7 @@ class Shop:
 
     def imports(self, definitions):
         """What ``rabbitmqctl import_definitions`` does, over the HTTP API, and all of it stands."""
-        missing = NAMES.lane(60_000)
+        missing = NAMES.lane(ORDERS, 60_000)
         with Connection(self._tenancy.url) as connection:
             connection.default_channel.queue_delete(missing)
         self._management.call("POST", "/definitions", definitions)
@@ -340,7 +340,8 @@ class Shop:
             case ["dead", _]:
                 self.bury()
             case ["waiting", _]:
-                self._publish(NAMES.lane(600_000), "orders", {"task": "shop.charge", "id": self.task_id, "retries": 1})
+                lane = NAMES.lane(ORDERS, 600_000)
+                self._publish(NAMES.lanes(), lane, {"task": "shop.charge", "id": self.task_id, "retries": 1})
             case ["check" | "doctor" | "prune", *_]:
                 self.dlx("declare")  # a page before may have pruned, or deleted a queue
 

@@ -22,7 +22,7 @@ from tests.acceptance.tenancy import Tenancy
 PAGE = Path(__file__).parents[2] / "docs" / "brokers.md"
 LINES = re.findall(r"^# ([\w-]+): .*\n(rabbitmqctl set_permissions .*)$", PAGE.read_text(), re.MULTILINE)
 GRANTS = {role: shlex.split(command)[5:] for role, command in LINES}
-LANE = "dlx.v1.wait.quorum.000000000100"
+LANE = "dlx.v2.wait.quorum.000000000100.orders"
 
 
 @pytest.fixture
@@ -158,14 +158,14 @@ def test_who_looks_and_who_repairs_need_no_more_than_the_page_says(shop, tenancy
 @pytest.mark.parametrize(
     ("kind", "pattern", "sentence"),
     [
-        (0, r"dlx\.v1\..*", "The broker user may not configure the queue 'dlx.v1."),
+        (0, r"dlx\.v[12]\..*", "The broker user may not configure the queue 'dlx.v1."),
         (0, r"orders\.dead", "The broker user may not configure the queue 'orders.dead'."),
         (
             1,
-            r"dlx\.v1\..*",
+            r"dlx\.v[12]\..*",
             f"The broker user may not use, for the queue '{LANE}', the exchange",
         ),
-        (2, r"dlx\.v1\..*", f"read the queue '{LANE}'."),
+        (2, r"dlx\.v[12]\..*", f"read the queue '{LANE}'."),
     ],
 )
 def test_a_worker_that_lacks_one_stops_with_one_sentence(shop, tenancy, kind, pattern, sentence):

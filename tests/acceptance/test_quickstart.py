@@ -115,7 +115,7 @@ def test_whoever_follows_the_page_sees_what_it_says(reader):
 
     task_id = reader.runs_the_next_command().strip()
     eventually(lambda: reader.reads("retry scheduled").search(first.log))
-    (wait_queue,) = re.findall(r"`(dlx\.v1\.wait[^`]*)`", reader.page)
+    (wait_queue,) = re.findall(r"`(dlx\.v2\.wait[^`]*)`", reader.page)
     assert reader.waits_in(wait_queue)
     first.kill()
     assert first.log.count("the bank is closed, attempt 1") > 0

@@ -15,7 +15,7 @@ from celery_dlx_retry import Delays, Policy
 from celery_dlx_retry.broker.starts import marks_of
 from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, landing, lane
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,17 +36,19 @@ def on_the_page():
 
 def in_the_code():
     """Name -> its arguments, exchange and queue together."""
-    quorum, classic = Names(), Names(kind="classic")
+    quorum, classic, orders = Names(), Names(kind="classic"), WorkQueue(name="orders")
+    shared = Names(bulkheads=8)
     limited = [Names(kind=kind, max_waiting=1000) for kind in ("quorum", "classic")]
     parts = [
         foundation(quorum),
-        around(quorum, WorkQueue(name="orders")),
+        around(quorum, orders),
         rungs(quorum, Ladder.of(Settings())),
-        lane(classic, 39_228, expires_ms=600_000),
-        *(lane(names, 5000) for names in (quorum, classic, *limited)),
+        *(landing(names, orders) for names in (quorum, shared)),
+        lane(classic, orders, 40_461, expires_ms=600_000),
+        *(lane(names, orders, 5000) for names in (quorum, classic, shared, *limited)),
     ]
     specs = [spec for part in parts for spec in (*part.exchanges, *part.queues)]
-    found = {}
+    found = {quorum.lock(): {}}
     for spec in [*specs, marks_of(quorum, "id", queue="orders")]:
         name = re.sub(r"(?<=\.starts\.)[0-9a-f]{32}$", "<32 hex digits>", spec.name)
         found.setdefault(name, {}).update(spec.arguments)
@@ -55,12 +57,16 @@ def in_the_code():
 
 def test_every_name_on_the_broker_has_the_arguments_on_the_page():
     page, code = on_the_page(), in_the_code()
-    lanes = {kind: page[f"dlx.v1.wait.{kind}.000000005000"][1] for kind in ("quorum", "classic")}
+    lanes = {kind: page[f"dlx.v2.wait.{kind}.000000005000.orders"][1] for kind in ("quorum", "classic")}
+    shared = page["dlx.v2.shared.quorum.000000005000.001"][1]
 
-    assert len(page) >= 11
+    assert len(page) >= 17
     for name, (words, written) in page.items():
-        refers = re.search(r"\balso\b|as a lane's", words)
-        promised = {**lanes["classic" if ".classic." in name else "quorum"], **written} if refers else written
+        promised = dict(written)
+        if "as a shared lane's" in words:
+            promised = {**shared, **written}
+        elif re.search(r"\balso\b", words):
+            promised = {**lanes["classic" if ".classic." in name else "quorum"], **written}
         assert set(promised) == set(code[name]), name
         given = {key: value for key, value in promised.items() if value}
         assert given == {key: str(code[name][key]) for key in given}, name

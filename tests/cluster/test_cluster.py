@@ -60,13 +60,13 @@ def cluster(started):
 def test_when_the_leader_of_a_lane_is_killed_all_that_wait_in_it_come_back(cluster, say):
     names, work = Names(prefix="leader"), WorkQueue(name="leader.work")
     stand(cluster.url, names, work)
-    put(cluster.url, range(WAITING), exchange=names.lane(WAIT_MS), routing_key=work.name)
+    put(cluster.url, range(WAITING), exchange=names.lanes(), routing_key=names.lane(work, WAIT_MS))
 
     found = Counter()
     assert take(cluster.url, work.name, found)
     assert not found, "all of them still wait"
 
-    cluster.leader_of(names.lane(WAIT_MS)).kill()
+    cluster.leader_of(names.lane(work, WAIT_MS)).kill()
 
     eventually(lambda: take(cluster.url, work.name, found) and len(found) == WAITING, within=90)
     say(f"{WAITING} in = {len(found)} back, {found.total() - len(found)} duplicates")
@@ -206,7 +206,7 @@ def stand(url, names, work):
         connection.channel().queue_declare(
             work.name, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"}
         )
-        topology = foundation(names) | around(names, work) | lane(names, WAIT_MS)
+        topology = foundation(names) | around(names, work) | lane(names, work, WAIT_MS)
         declare(connection, topology)
 
 

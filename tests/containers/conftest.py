@@ -21,7 +21,7 @@ from pytest_docker_tools import build, container, fxtr, network, volume
 
 from celery_dlx_retry.broker.deadletters import browse, depth
 from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.core.topology import Names, WorkQueue
 from celery_dlx_retry.testing.container import guard, new_mark
 from celery_dlx_retry.testing.container_guard import LABEL
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE, IMAGE
@@ -174,7 +174,7 @@ class Shop:
     def waiting(self) -> int:
         """How many are in the lane of WAIT_SECONDS."""
         with Connection(self._url) as connection:
-            return depth(connection, self.names.lane(tasks.WAIT_SECONDS * 1000)) or 0
+            return depth(connection, self.names.lane(WorkQueue(name="celery"), tasks.WAIT_SECONDS * 1000)) or 0
 
     def dead(self, result: AsyncResult) -> list[DeadMessage]:
         with Connection(self._url) as connection:

@@ -211,7 +211,7 @@ def test_what_cannot_be_sent_on_now_is_tried_again_and_holds_nobody_up(project, 
     if not broker.can_restart:
         pytest.skip("rabbitmqctl is only for a broker of our own")
     full = '{"max-length": 0, "overflow": "reject-publish"}'
-    broker.ctl("set_policy", project.prefix, f"^{project.prefix}.v1.ladder", full, "--apply-to", "queues")
+    broker.ctl("set_policy", project.prefix, f"^{project.prefix}.v2.ladder", full, "--apply-to", "queues")
     try:
         sent = time.time()
         early = project.app.send_task("later.note", (1, 1), countdown=4)

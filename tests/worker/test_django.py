@@ -81,7 +81,7 @@ def test_in_django_a_task_is_sent_on_commit_and_its_countdown_waits_in_the_broke
     assert (before, is_ours) == (0, True)
     (at_once, later) = sent
     assert at_once == ""
-    assert later.startswith(f"{prefix}.v1.ladder.")
+    assert later.startswith(f"{prefix}.v2.ladder.")
 
 
 WITHOUT_DJANGO = """

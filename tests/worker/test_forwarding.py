@@ -60,7 +60,7 @@ def test_a_lane_that_vanished_is_made_again_and_what_was_on_its_way_arrives(proj
     with project.worker(module="project_forward") as worker:
         assert project.send("announced").get(timeout=30) == "healed"
         with Connection(project.url) as connection:
-            connection.default_channel.exchange_delete(project.lane(300))
+            connection.default_channel.exchange_delete(project.names.lanes())
 
         results = [project.send("announced") for _ in range(5)]
         assert {result.get(timeout=60) for result in results} == {"healed"}

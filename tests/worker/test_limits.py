@@ -36,11 +36,11 @@ def send(project):
 
 @pytest.fixture(scope="module")
 def fill(project):
-    """Let so many messages of nobody wait in a lane."""
+    """Fill a lane with messages that are no tasks."""
 
     def fill(delay_ms):
         missing = range(waiting(project, delay_ms), MOST_WAITING)
-        put(project.url, missing, exchange=project.lane(delay_ms), routing_key="nobody")
+        put(project.url, missing, exchange=project.names.lanes(), routing_key=project.lane(delay_ms))
 
     return fill
 

@@ -9,7 +9,7 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.topology import lane
+from celery_dlx_retry.core.topology import WorkQueue, lane
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_a_retry_without_a_lane_leaves_the_task_on_its_queue(project):
         eventually(lambda: len(project.records(id=result.id)) >= 3)
         assert "No queue takes messages" in worker.log
         with Connection(project.url) as connection:
-            length = int(project.grid_lane(1500).rpartition(".")[2])
-            declare(connection, lane(project.names, length))
+            length_ms = project.names.lane_of(project.grid_lane(1500)).delay_ms
+            declare(connection, lane(project.names, WorkQueue(name=project.queue), length_ms))
 
         assert result.get(timeout=30) == "healed"
 

@@ -40,9 +40,10 @@ class Tap:
         with Connection(self._url) as connection, connection.channel() as channel:
             channel.exchange_declare(self.exchange, "fanout", auto_delete=False)
             channel.queue_bind(project.queue, self.exchange)
-            for queue, exchange in ((self._sent, self.exchange), (self._waiting, project.lane(100))):
+            lane = (self._waiting, project.names.lanes(), project.lane(100))
+            for queue, exchange, routing_key in ((self._sent, self.exchange, ""), lane):
                 channel.queue_declare(queue, durable=True, auto_delete=False)
-                channel.queue_bind(queue, exchange)
+                channel.queue_bind(queue, exchange, routing_key)
 
     def sent(self):
         return self._drain(self._sent)
