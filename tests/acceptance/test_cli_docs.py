@@ -92,6 +92,9 @@ class Shop:
                     self.put(connection, self.names.lanes(), self.lane_of(600_000), self.retry(task_id))
                 self.put(connection, self.names.dead(), self.work, self.dead_letter())
                 eventually(lambda: "000000360738" in self.dlx("status --all"))
+            elif command.startswith("prune"):
+                # RabbitMQ counts a new queue only after some seconds, and prune leaves it alone until then.
+                eventually(lambda: "1 empty lane would go" in self.dlx("prune --dry-run"))
 
     def lane_of(self, delay_ms):
         return self.names.lane(self.work_queue, delay_ms)
