@@ -96,8 +96,20 @@ class Target:
         return False
 
     def plan(self, *, ladder: bool = False) -> Topology:
-        """Return what must exist for them; the ladder only if it is used, or asked for."""
-        return self.runtime.plan(self.queues, ladder=ladder or self.has_ladder)
+        """Return what must exist for them; the ladder only if it is used, or asked for.
+
+        The first countdown of a work queue makes its landing queue, so one that is missing is no difference.
+        """
+        whole = self.runtime.plan(self.queues, ladder=ladder or self.has_ladder)
+        if ladder or not self.has_ladder:
+            return whole
+        landings = {self.names.landing(queue) for queue in self.work_queues}
+        missing = landings.difference(counts(self.connection, landings))
+        return replace(
+            whole,
+            queues=tuple(it for it in whole.queues if it.name not in missing),
+            bindings=tuple(it for it in whole.bindings if it.queue not in missing),
+        )
 
     def insist_on_what_is_needed(self) -> None:
         """Raise Unsuitable if this broker would make something else of the plan."""

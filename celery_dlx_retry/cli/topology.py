@@ -127,9 +127,10 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
         try:
             for queue in target.queues:
                 make_sure(target.connection, queue)
+            ladder = ladder or target.has_ladder
             topology = target.plan(ladder=ladder)
             facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
-            target.runtime.declare(target.connection, target.queues, ladder=target.has_ladder or ladder)
+            target.runtime.declare(target.connection, target.queues, ladder=ladder)
             outcome = {}
         finally:
             audit("declare", prefix=target.names.prefix, **facts, **outcome)
