@@ -22,7 +22,7 @@ from tests.acceptance.tenancy import Tenancy
 PAGE = Path(__file__).parents[2] / "docs" / "brokers.md"
 LINES = re.findall(r"^# ([\w-]+): .*\n(rabbitmqctl set_permissions .*)$", PAGE.read_text(), re.MULTILINE)
 GRANTS = {role: shlex.split(command)[5:] for role, command in LINES}
-LANE = "dlx.v2.wait.quorum.000000000100.orders"
+RETURN = "dlx.v1.return.quorum"
 
 
 @pytest.fixture
@@ -163,9 +163,9 @@ def test_who_looks_and_who_repairs_need_no_more_than_the_page_says(shop, tenancy
         (
             1,
             r"dlx\.v[12]\..*",
-            f"The broker user may not use, for the queue '{LANE}', the exchange",
+            f"The broker user may not use, for the exchange '{RETURN}', the exchange",
         ),
-        (2, r"dlx\.v[12]\..*", f"read the queue '{LANE}'."),
+        (2, r"dlx\.v[12]\..*", f"The broker user may not configure and read the exchange '{RETURN}'."),
     ],
 )
 def test_a_worker_that_lacks_one_stops_with_one_sentence(shop, tenancy, kind, pattern, sentence):
