@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from support import eventually
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.worker import routes
 from tests.worker.stage import stage
 
@@ -160,7 +161,7 @@ def test_what_is_past_or_now_runs_at_once(project, web):
 def test_a_countdown_that_a_task_announced_takes_its_lane(project, web, nobody):
     web.note.apply_async(queue=nobody, countdown=0.7)
 
-    assert project.depth(project.lane(700)) == 1
+    assert project.depth(project.names.lane(WorkQueue(name=nobody), 700)) == 1
     assert in_the_ladder(project) == 0
     eventually(lambda: project.depth(nobody) == 1)
 
@@ -446,7 +447,9 @@ def test_a_retry_is_not_made_twice_by_a_sent_event_that_nobody_hears(project):
 def test_a_retry_takes_a_lane_that_expires_if_the_setting_says_so_and_an_announced_delay_does_not(project):
     project.app.send_task("later.retry").get(timeout=20)
 
-    assert project.depth(f"{project.grid_lane(200)}.{212 + 140_000:012d}") == 0
+    length_ms = project.names.lane_of(project.grid_lane(200)).delay_ms
+    expiring = project.names.lane(WorkQueue(name=project.queue), length_ms, expires_ms=140_000)
+    assert project.depth(expiring) == 0
     assert project.depth(project.grid_lane(200)) is None
     assert project.depth(project.lane(700)) == 0
 
