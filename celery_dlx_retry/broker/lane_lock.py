@@ -9,10 +9,10 @@ deletes it with the connection of its owner, also when the owner is killed.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from amqp.exceptions import AccessRefused, ResourceLocked
+from amqp.exceptions import AccessRefused, AMQPError, ResourceLocked
 
 from celery_dlx_retry.errors import Forbidden, LanesBusy
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
+# If the machine of the owner vanishes, RabbitMQ notices only by missing heartbeats.
+_HEARTBEAT_SECONDS = 60
 
 
 class LaneLock:
@@ -32,23 +34,31 @@ class LaneLock:
 
     def __init__(self, connection: Connection, names: Names) -> None:
         # An own connection: closing it releases the lock, whatever went wrong before.
-        self._connection = connection.clone(heartbeat=0)
+        self._connection = connection.clone(heartbeat=_HEARTBEAT_SECONDS)
+        self._name, self._is_held = names.lock(), False
         try:
             self._connection.connect()
             self._connection.connection.transport.sock.settimeout(_ANSWER_SECONDS)
-            self._connection.default_channel.queue_declare(names.lock(), exclusive=True, auto_delete=False)
+            self._connection.default_channel.queue_declare(self._name, exclusive=True, auto_delete=False)
+            self._is_held = True
         except ResourceLocked as exc:
             self.release()
             raise LanesBusy(prefix=names.prefix) from exc
         except AccessRefused as exc:
             self.release()
-            raise Forbidden(kind="queue", name=names.lock(), permission="configure") from exc
+            raise Forbidden(kind="queue", name=self._name, permission="configure") from exc
         except BaseException:
             self.release()
             raise
 
     def release(self) -> None:
-        """Let the next process have it."""
+        """Let the next process have it.
+
+        A proxy may tell the broker late that a connection is closed, so the queue is deleted first.
+        """
+        if self._is_held:
+            with suppress(AMQPError, OSError):
+                self._connection.default_channel.queue_delete(self._name)
         self._connection.collect()
 
 
