@@ -35,18 +35,16 @@ class LaneLock:
     def __init__(self, connection: Connection, names: Names) -> None:
         # An own connection: closing it releases the lock, whatever went wrong before.
         self._connection = connection.clone(heartbeat=_HEARTBEAT_SECONDS)
-        self._name, self._is_held = names.lock(), False
         try:
             self._connection.connect()
             self._connection.connection.transport.sock.settimeout(_ANSWER_SECONDS)
-            self._connection.default_channel.queue_declare(self._name, exclusive=True, auto_delete=False)
-            self._is_held = True
+            self._connection.default_channel.queue_declare(names.lock(), exclusive=True, auto_delete=False)
         except ResourceLocked as exc:
             self.release()
             raise LanesBusy(prefix=names.prefix) from exc
         except AccessRefused as exc:
             self.release()
-            raise Forbidden(kind="queue", name=self._name, permission="configure") from exc
+            raise Forbidden(kind="queue", name=names.lock(), permission="configure") from exc
         except BaseException:
             self.release()
             raise
@@ -54,11 +52,11 @@ class LaneLock:
     def release(self) -> None:
         """Let the next process have it.
 
-        A proxy may tell the broker late that a connection is closed, so the queue is deleted first.
+        RabbitMQ deletes the queue before it confirms the close. A bare end of the TCP connection may reach it late, for
+        instance through a proxy.
         """
-        if self._is_held:
-            with suppress(AMQPError, OSError):
-                self._connection.default_channel.queue_delete(self._name)
+        with suppress(AMQPError, OSError):
+            self._connection.release()
         self._connection.collect()
 
 
