@@ -183,6 +183,7 @@ def test_a_queue_that_a_running_worker_was_told_to_consume_has_retries_and_dead_
 
 def test_a_worker_on_a_subset_of_queues_gets_its_retries_back_in_order_of_priority(project, send):
     ordered = {"exchange": ".ordered", "routing_key": ".ordered"}
+    send("plain", {"countdown": 0.8}, **ordered).get(timeout=20)  # makes the lane, which takes two seconds
     results = [send("plain", {"countdown": 0.8}, priority=priority, **ordered) for priority in (1, 9, 5)]
     eventually(lambda: all(project.records(id=result.id) for result in results))
     hold = send("hold", {"seconds": 1.6}, **ordered)
