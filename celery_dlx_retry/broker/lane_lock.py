@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import Names
 
 _POLL_SECONDS = 0.1
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0
 # If the machine of the owner vanishes, RabbitMQ notices only by missing heartbeats.
 _HEARTBEAT_SECONDS = 60
 
