@@ -99,6 +99,31 @@ def test_a_worker_and_the_commands_go_on_when_the_node_that_they_use_is_killed(c
     assert "another broker" not in worker.log
 
 
+def test_retries_for_a_classic_queue_whose_node_is_down_come_back_by_themselves(cluster, redis_url, tmp_path):
+    """RabbitMQ 3.10 finds no route and parks them with the orphans, 4.3 keeps them in their lane."""
+    home = cluster.nodes[-1]
+    project = Project(url=cluster.url, backend=redis_url, prefix="home", folder=tmp_path)
+    with Connection(home.url) as connection:
+        connection.default_channel.queue_declare(
+            project.queue, durable=True, auto_delete=False, arguments={"x-queue-type": "classic"}
+        )
+    with closing(project):
+        worker = project.start().wait_until_ready()
+        results = [project.send("heal", 1, 12) for _ in range(20)]
+        for result in results:
+            eventually(lambda task_id=result.id: project.records(id=task_id), within=60)
+
+        home.kill()
+        worker.stop()  # it may have ended by itself: Celery does when a queue cannot be declared
+        down = time.monotonic()
+        eventually(lambda: time.monotonic() > down + 20, within=30)
+        home.start()
+        cluster.wait_until_whole()
+
+        with project.worker():
+            assert [result.get(timeout=240) for result in results] == ["healed"] * 20
+
+
 def test_a_worker_that_finds_another_broker_behind_its_urls_says_so(cluster, redis_url, tmp_path):
     root = os.environ.get(ROOT)
     with start_private_node(Path(root).resolve() if root else None) as other:
