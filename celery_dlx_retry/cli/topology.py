@@ -240,7 +240,7 @@ def prune(  # noqa: PLR0913 - one per option
     else:
         result = "would go" if dry_run else "deleted"
         table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
-        kept = f"{counted(len(lanes) - len(gone), 'lane')} kept, in which something waits or which somebody uses"
+        kept = f"{counted(len(lanes) - len(gone), 'lane')} kept (not empty, in use, or not counted yet)"
         click.echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
 
 

@@ -113,9 +113,10 @@ class Topology(StartStopStep):
             logger.critical("%s", exc)
             raise WorkerShutdown(EX_FAILURE) from exc
         self._has_stood = True
+        lanes = sum("x-message-ttl" in dict(queue.arguments) for queue in topology.queues)
         logger.info(
             "topology stands prefix=%s lanes=%d work_queues=%d",
-            self._runtime.settings.prefix, len(self._runtime.exact_lanes), len(consumer.task_consumer.queues),
+            self._runtime.settings.prefix, lanes, len(consumer.task_consumer.queues),
         )  # fmt: skip
         logger.debug("topology %r", topology)
         self._return_orphans(consumer.connection, {queue.name for queue in queues})

@@ -182,7 +182,7 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
 
     assert dry == [{"lane": stray, "deleted": False, "reason": ""}]
     assert done == [{"lane": stray, "deleted": True, "reason": ""}]
-    assert "\n0 empty lanes deleted; 1 lane kept, in which something waits or which somebody uses; lanes that" in again
+    assert "\n0 empty lanes deleted; 1 lane kept (not empty, in use, or not counted yet); lanes that" in again
     assert (project.depth(stray), project.depth(full), project.depth(project.lane(180_000))) == (None, 1, 0)
 
 
