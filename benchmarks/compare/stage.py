@@ -199,10 +199,11 @@ def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", second
     properties = dict(retry["properties"])
     headers = properties.pop("application_headers")
     body, routing_key = json.loads(retry["body"]), retry["routing_key"]
-    *digits, work_queue = routing_key.split(".")
+    is_native = retry["exchange"].startswith("celery_delayed")
+    way, _, work_queue = routing_key.rpartition(".")
     queue = queue or work_queue
-    if not digits:
-        routing_key = queue
+    # The routing key of a lane, and of a rung of Celery's ladder, ends in the work queue.
+    routing_key = f"{way}.{queue}" if way else queue
     start = time.time()
     unconfirmed: set[int] = set()
 
@@ -217,9 +218,9 @@ def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", second
             headers["id"] = properties["correlation_id"] = str(uuid4())
             if seconds:
                 now = time.time()
-                wait = max(1, math.ceil(start + seconds - now)) if digits else seconds
+                wait = max(1, math.ceil(start + seconds - now)) if is_native else seconds
                 body[0][0] = now + wait
-                if digits:
+                if is_native:
                     routing_key = calculate_routing_key(wait, queue)
                 if headers.get("eta"):
                     headers["eta"] = datetime.fromtimestamp(now + wait, timezone.utc).isoformat()

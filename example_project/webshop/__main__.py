@@ -121,6 +121,7 @@ class Day:
                 print(f"  The worker of {self._shops.queues[site]} was killed; it is started again, as systemd would.")
             self._say_what_is_new()
             if until():
+                self._say_what_is_new()  # it may be newer than the last line
                 return
             if time.monotonic() > deadline:
                 raise BrokenPromise(f"that took too long; {self._last_line.strip()}; {self._shops.said()}")

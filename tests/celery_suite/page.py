@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celery_suite.compare import Comparison, Difference
 
 TITLE = "## Celery's own tests\n"
-NEXT = "\n## "
+NEXT = "\n\n## "
 
 HEAD = """
 `make celery-suite` runs the tests of Celery and of packages for Celery twice.

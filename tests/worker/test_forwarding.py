@@ -112,7 +112,7 @@ def test_a_task_that_an_open_breaker_cannot_park_loses_no_life(project, broker, 
         opener = project.app.send_task("limits.stuck", (str(outage),))
         eventually(project.dead)
         with Connection(project.url) as connection:
-            connection.default_channel.exchange_delete(project.lane(63_000))
+            connection.default_channel.queue_delete(project.lane(63_000))
 
         result = project.app.send_task("limits.stuck")
         is_counted = broker.version.startswith("4.0.")
