@@ -130,7 +130,8 @@ def capture(publish: Any) -> Any:
         properties = dict(message.properties)
         headers = properties.get("application_headers") or {}
         if headers.get("retries"):
-            written = {"body": message.body, "properties": properties, "exchange": exchange, "routing_key": routing_key}
+            body = message.body if isinstance(message.body, str) else message.body.decode()
+            written = {"body": body, "properties": properties, "exchange": exchange, "routing_key": routing_key}
             part = folder / f"{headers['task']}.part"
             part.write_text(json.dumps(written))
             part.rename(folder / f"{headers['task']}.json")
