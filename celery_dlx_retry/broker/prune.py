@@ -32,7 +32,7 @@ COUNT_SECONDS = 12.0
 _LOCK_SECONDS = 30.0
 
 _HOLDS = "something waits in it"
-_LOOKED_INTO = "somebody looks into it"
+_LOOKED_INTO = "a process reads it"
 _USED_AGAIN = "in use again"
 
 
@@ -44,7 +44,7 @@ def prune(
     management: Management,
     count_seconds: float = COUNT_SECONDS,
 ) -> Iterator[tuple[Lane, str]]:
-    """Delete the lanes that nobody uses; yield each with the reason why it stays, or with an empty text.
+    """Delete the lanes that no process uses; yield each with the reason why it stays, or with an empty text.
 
     The lane is unbound first: a publisher that needs it finds no route and binds it again, under the lock. When the
     counts are fresh, a lane that is still unbound and holds nothing is deleted, under the lock, too. So no process can

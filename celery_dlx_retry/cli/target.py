@@ -89,7 +89,7 @@ class Target:
 
     @cached_property
     def has_ladder(self) -> bool:
-        """Whether a process has made the ladder. No rung is ever pruned, but somebody may have deleted one of two."""
+        """Whether a process has made the ladder. This looks for two rungs: an operator may have deleted one."""
         whole = rungs(self.names, self.runtime.ladder)
         with suppress(Forbidden):  # a user who may not look finds no difference
             return bool(counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]))

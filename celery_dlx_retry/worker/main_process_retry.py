@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def write_retry(request: DLXRequest, error: BaseException, there: Way, *, rule: RuleRetry | None) -> Parcel:
     """Return the received message with the headers of its retry."""
     info: DeliveryInfo = request.delivery_info
-    retries = request._context.retries + 1  # noqa: SLF001 - Celery shows it to nobody else
+    retries = request._context.retries + 1  # noqa: SLF001 - Celery has no public name for it
     failure = Failure(
         attempt=retries,
         at_ms=now_ms(),
@@ -48,7 +48,7 @@ def write_retry(request: DLXRequest, error: BaseException, there: Way, *, rule: 
 
 def announce_retry(request: DLXRequest, error: BaseException, delay_ms: int, exc_info: Any) -> None:
     """Store the state, send the event and call the hooks, as Celery does for a retry."""
-    task, context = request.task, request._context  # noqa: SLF001 - Celery shows it to nobody else
+    task, context = request.task, request._context  # noqa: SLF001 - Celery has no public name for it
     if request.store_errors:
         task.backend.mark_as_retry(request.id, error, exc_info.traceback, request=context)
     request.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)

@@ -16,7 +16,7 @@ from celery_dlx_retry.broker.prune import COUNT_SECONDS, prune
 from celery_dlx_retry.core.topology import ExchangeSpec, Lane, Names, Topology, WorkQueue, around, foundation, lane
 from celery_dlx_retry.errors import Forbidden, PublishError, TopologyError
 
-HOLDS, LOOKED_INTO, USED_AGAIN = "something waits in it", "somebody looks into it", "in use again"
+HOLDS, LOOKED_INTO, USED_AGAIN = "something waits in it", "a process reads it", "in use again"
 
 
 @pytest.fixture
