@@ -1,7 +1,7 @@
 """Orphans: messages that waited, and found no work queue when their time was up.
 
-A work queue may be gone for a while: an operator deleted it and a worker declares it again, or it is a classic queue on a
-cluster node that is down, which RabbitMQ 3 treats as gone.
+A work queue may be gone for a while: an operator deleted it and a worker declares it again, or it is a classic queue
+on a cluster node that is down, which RabbitMQ 3 treats as gone.
 """
 
 from __future__ import annotations
