@@ -7,6 +7,7 @@ The main process would then take a message for lost that waits in a lane, or is 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from traceback import walk_tb
 from types import FunctionType, TracebackType
@@ -18,7 +19,7 @@ from celery import signals
 from celery.app import trace as trace_module
 from celery.app.trace import TraceInfo, trace_ok_t
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Ignore, Reject, Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.states import FAILURE
 from celery.utils.log import get_logger
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
@@ -198,7 +199,10 @@ def _ends_unstored(error: Any, task: Any, attempt: Attempt, request: Any) -> boo
     """
     if attempt.is_settled or attempt.is_given_back or request.get("chord"):
         return False
-    if not isinstance(error, Exception) or not _is_from_mark_as_done(error):
+    # A body that raises Reject or Ignore says itself what becomes of its message.
+    if not isinstance(error, Exception) or isinstance(error, (Ignore, Reject, Retry)):
+        return False
+    if not _is_from_mark_as_done(error, task.backend):
         return False
     attempt.is_ended = True
     # Not the error's text: that of a database may quote the result.
@@ -209,20 +213,23 @@ def _ends_unstored(error: Any, task: Any, attempt: Attempt, request: Any) -> boo
     return True
 
 
-def _is_from_mark_as_done(error: BaseException) -> bool:
+def _is_from_mark_as_done(error: BaseException, backend: Any) -> bool:
     """Whether a result backend raised it, or an error before it, while Celery stored SUCCESS.
 
     Celery calls mark_as_done() after the task's links and the next task of its chain are sent. If the backend is still
     down when Celery then stores FAILURE, this error is the second one.
     """
+    # By code, not by name: a body may call a function of the same name.
+    methods = (vars(cls).get("mark_as_done") for cls in type(backend).__mro__)
+    codes = {getattr(inspect.unwrap(it), "__code__", None) for it in methods if it is not None}
     seen: dict[int, BaseException] = {}
     errors: list[BaseException | None] = [error]
     while errors:
         it = errors.pop()
         if it is not None and id(it) not in seen:
             seen[id(it)] = it
-            names = {frame.f_code.co_name for frame, _ in walk_tb(it.__traceback__)}
-            if "mark_as_done" in names and not isinstance(it, EncodeError):
+            is_theirs = any(frame.f_code in codes for frame, _ in walk_tb(it.__traceback__))
+            if is_theirs and not isinstance(it, EncodeError):
                 return True
             errors += [it.__cause__, it.__context__]
     return False

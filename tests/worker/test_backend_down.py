@@ -77,3 +77,10 @@ def test_what_has_run_is_done_also_if_its_backend_takes_a_failure_but_not_its_re
     assert [letter.record.task_id for letter in project.dead()] == [failed]
     assert len(project.records(event="run")) == 6
     assert project.depth(project.queue) == 0
+
+
+def test_a_task_that_rejects_itself_goes_back_whatever_its_functions_are_named(project, sender):
+    with project.worker(module="project_unstored"):
+        rejected = sender.send_task("project_unstored.put_back_once").id
+
+        eventually(lambda: len(project.records(id=rejected)) == 2)
