@@ -83,12 +83,17 @@ class LanesInTheMaking:
 
         Raise LanesBusy if another process holds the lock just now, NoAnswer if a queue does not answer.
         """
-        if left := max(0.0, self._settled_at - time.monotonic()):
+        if left := max(0.0, self._not_before - time.monotonic()):
             return left
         if self._is_whole(connection):
             # A queue whose broker crashed while it was young may exist and never answer: nothing may be sent to it.
             require_answers(connection, [it.name for it in self._lanes.queues if it.is_quorum])
-            lock = LaneLock(connection, self._names)
+            try:
+                lock = LaneLock(connection, self._names)
+            except LanesBusy:
+                # Many retries may wait for one lane: they do not all ask again at once.
+                self._not_before = time.monotonic() + BUSY_SECONDS
+                raise
             try:
                 if self._is_whole(connection):
                     bind(connection, self._lanes)
@@ -96,7 +101,7 @@ class LanesInTheMaking:
             finally:
                 lock.release()
         self._declare(connection)
-        return max(BUSY_SECONDS, self._settled_at - time.monotonic())
+        return max(BUSY_SECONDS, self._not_before - time.monotonic())
 
     def _is_whole(self, connection: Connection) -> bool:
         return all(_exists(connection, it.name) for it in self._lanes.queues)
@@ -104,7 +109,7 @@ class LanesInTheMaking:
     def _declare(self, connection: Connection) -> None:
         declare_queues(connection, self._lanes)
         is_quorum = any(it.is_quorum for it in self._lanes.queues)
-        self._settled_at = time.monotonic() + (SETTLE_SECONDS if is_quorum else 0.0)
+        self._not_before = time.monotonic() + (SETTLE_SECONDS if is_quorum else 0.0)
 
 
 def _exists(connection: Connection, queue: str) -> bool:

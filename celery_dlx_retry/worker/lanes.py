@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.declare import check
+from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
 from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LanesInTheMaking
 from celery_dlx_retry.core.ladder import Ladder
 from celery_dlx_retry.core.lanes import lane_ms
@@ -78,6 +78,11 @@ class Lanes:
         if lane is None or not self._settings.declare:
             check(connection, there.needs if lane is None else lane)
             return 0.0
+        # Many retries may wait for this lane, and each of them comes here.
+        if there.place in self._seen:
+            return 0.0
+        if self._silent.get(there.place, 0.0) > time.monotonic():
+            raise NoAnswer(name=lane.queues[0].name, seconds=ANSWER_SECONDS)
         # An error ends this attempt: the next retry starts from the beginning.
         making = self._making.pop(there.place, None) or LanesInTheMaking(connection, self._names, lane)
         try:

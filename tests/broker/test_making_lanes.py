@@ -17,8 +17,10 @@ from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare_queues
 from celery_dlx_retry.broker.lane_lock import LaneLock, lane_lock
 from celery_dlx_retry.broker.lanes import LanesInTheMaking, make_lanes, make_missing_lanes
+from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, WorkQueue, foundation, lane
 from celery_dlx_retry.errors import LanesBusy, Mismatch, NoAnswer
+from celery_dlx_retry.worker.lanes import Lanes
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_nobody_binds_a_lane_while_another_process_holds_the_lock(bench, work):
         assert not is_bound(bench, name)
 
     eventually(lambda: is_free(bench))
-    assert making.go_on(bench.connection) == 0
+    eventually(lambda: making.go_on(bench.connection) == 0)
     assert is_bound(bench, name)
 
 
@@ -174,6 +176,63 @@ def test_the_lock_is_free_when_its_owner_was_killed(bench):
     owner.join()
 
     eventually(lambda: is_free(bench))
+
+
+@pytest.fixture
+def known(bench, kind):
+    """What a worker knows of lanes; many of its retries may wait for the same lane."""
+    bench.use(kind)
+    return Lanes(Settings(prefix=bench.prefix, queue_type=kind), bench.names, announced=frozenset())
+
+
+def test_a_lane_is_made_once_for_all_retries_that_wait_for_it(bench, work, known):
+    there = known.plain(work, 60_000)
+    eventually(lambda: known.knows(there) or known.make(bench.connection, there) == 0)
+
+    with lane_lock(bench.connect(), bench.names, within=2):
+        assert [known.make(bench.connection, there) for _ in range(3)] == [0.0] * 3
+
+
+def test_all_retries_that_wait_for_the_lock_ask_for_it_once(bench, work, known, monkeypatch):
+    asked = []
+
+    def ask(connection, names):
+        asked.append(names)
+        return LaneLock(connection, names)
+
+    monkeypatch.setattr(lanes_module, "LaneLock", ask)
+    monkeypatch.setattr(lanes_module, "BUSY_SECONDS", 5.0)
+    there = known.plain(work, 60_000)
+    with lane_lock(bench.connect(), bench.names, within=2):
+        eventually(lambda: known.make(bench.connection, there) and asked)
+        pauses = [known.make(bench.connection, there) for _ in range(10)]
+
+    assert len(asked) == 1
+    assert all(0 < pause <= 5 for pause in pauses)
+
+
+def test_only_the_first_retry_waits_for_a_lane_that_does_not_answer(bench, broker):
+    if not broker.can_restart:
+        pytest.skip("needs a broker that it may disturb")
+    bench.use("quorum")
+    work = bench.work("quorum")
+    known = Lanes(Settings(prefix=bench.prefix), bench.names, announced=frozenset())
+    there = known.plain(work, 60_000)
+    declare_queues(bench.connection, there.lane)
+
+    def is_silent():
+        try:
+            known.make(bench.connection, there)
+        except NoAnswer:
+            return True
+        return False
+
+    with silenced(broker, there.routing_key):
+        eventually(is_silent)
+        begun = time.monotonic()
+        assert is_silent()
+
+    assert time.monotonic() - begun < 2
 
 
 def is_free(bench):
