@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def without_time_to_live(task: Task, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a call with ``expires`` as a header only."""
     expires = options.get("expires", task.expires)
-    if expires is None or task.app.conf.task_always_eager or not runtime_of(task.app).has_amqp:
+    conf = task.app.conf
+    # The first protocol has it in its body, where a header does not replace it.
+    if expires is None or conf.task_always_eager or conf.task_protocol == 1 or not runtime_of(task.app).has_amqp:
         return options
     try:
         header = expires_header(task.app, expires)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from celery import Celery
 from support import eventually
 
+from celery_dlx_retry import DLXRetryTask
 from tests.worker.stage import stage
 
 BACKLOG_SECONDS = 2.0
@@ -70,3 +72,21 @@ def test_a_retry_that_came_back_and_expires_behind_a_backlog_is_revoked(project)
     busy.get(timeout=20)
     eventually(lambda: result.state == "REVOKED")
     assert len(project.records(id=result.id)) == 1
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_the_message_says_when_it_expires_in_both_protocols(protocol):
+    """The first protocol has ``expires`` in its body, and no worker reads such a header there."""
+    sent = []
+    with Celery("sender", broker="amqp://", set_as_current=False) as app:
+        app.conf.task_protocol = protocol
+        app.amqp.send_task_message = lambda _producer, _name, message, **options: sent.append((message, options))
+
+        @app.task(base=DLXRetryTask)
+        def expiring():
+            pass
+
+        expiring.apply_async(expires=60, producer=app.amqp.Producer(app.connection_for_write(), auto_declare=False))
+
+    ((message, options),) = sent
+    assert (message.body if protocol == 1 else options["headers"])["expires"]
