@@ -75,7 +75,7 @@ class LanesInTheMaking:
     """
 
     def __init__(self, connection: Connection, names: Names, lanes: Topology) -> None:
-        self._names, self._lanes = names, lanes
+        self._names, self._lanes, self._not_before = names, lanes, 0.0
         self._declare(connection)
 
     def go_on(self, connection: Connection) -> float:

@@ -214,8 +214,8 @@ def prune(  # noqa: PLR0913 - one per option
                 f"{target.no_management}"
             )
         announced = set() if everything else {queue.name for queue in target.plan().queues}
-        # Lanes that expire go by themselves.
-        lanes = [it for it in target.lanes() if it.stays and _may_go(it) and it.name not in announced]
+        # Lanes that expire go by themselves. A rung stays: messages of higher rungs pass its exchange.
+        lanes = [it for it in target.lanes() if it.stays and not it.is_rung and it.name not in announced]
         told = target.management.queues()
         empty = [lane for lane in lanes if told.get(lane.name, {}).get("messages") == 0]
         outcome: list[tuple[Lane, str]] = []
@@ -242,11 +242,6 @@ def prune(  # noqa: PLR0913 - one per option
         table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
         kept = f"{counted(len(lanes) - len(gone), 'lane')} kept (not empty, in use, or not counted yet)"
         click.echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
-
-
-def _may_go(lane: Lane) -> bool:
-    """Without one of its rungs a ladder would be early; an earlier version's ladder is no longer used."""
-    return not (lane.is_rung and lane.is_current)
 
 
 def _numbers(topology: Topology, *, work_queues: int) -> str:

@@ -35,7 +35,7 @@ _LANE = re.compile(
     re.ASCII | re.DOTALL,
 )
 _OLD_LANE = re.compile(rf"v1\.wait\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:\.(?P<expires>{_LENGTH}))?", re.ASCII)
-_RUNG = re.compile(rf"v(?P<version>[12])\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})", re.ASCII)
+_RUNG = re.compile(rf"v[12]\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})", re.ASCII)
 _LANDING = re.compile(rf"v2\.(?P<way>landing|shared-landing)\.{_KIND}\.(?P<queue>.+)", re.ASCII | re.DOTALL)
 _RETURN = re.compile(r"v\d+\.return\..+", re.ASCII)
 
@@ -122,8 +122,6 @@ class Lane:
     #: A rung of the ladder, or a landing queue below it.
     is_rung: bool = False
     stays: bool = True
-    #: False: an earlier version made it, and this version publishes nothing to it.
-    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +199,10 @@ class Names:
                 delay_ms=int(facts["delay"]),
                 queue=facts["queue"] if facts.get("way") == "wait" else "",
                 stays=not facts["expires"],
-                is_current="way" in facts,
             )
         if found := _RUNG.fullmatch(tail):
-            delay_ms, is_current = int(found["resolution"]) << int(found["number"]), found["version"] == "2"
-            return Lane(name=name, kind=_kind(found["kind"]), delay_ms=delay_ms, is_rung=True, is_current=is_current)
+            delay_ms = int(found["resolution"]) << int(found["number"])
+            return Lane(name=name, kind=_kind(found["kind"]), delay_ms=delay_ms, is_rung=True)
         if found := _LANDING.fullmatch(tail):
             queue = found["queue"] if found["way"] == "landing" else ""
             return Lane(name=name, kind=_kind(found["kind"]), delay_ms=_LANDING_MS, queue=queue, is_rung=True)

@@ -10,6 +10,7 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.core.topology import WorkQueue, lane
 from tests.acceptance.commandline import CommandLine, invoke
 from tests.worker.stage import stage
@@ -184,6 +185,22 @@ def test_prune_deletes_empty_lanes_that_nobody_announced_and_asks_first(dlx, dec
     assert done == [{"lane": stray, "deleted": True, "reason": ""}]
     assert "\n0 empty lanes deleted; 1 lane kept (not empty, in use, or not counted yet); lanes that" in again
     assert (project.depth(stray), project.depth(full), project.depth(project.lane(180_000))) == (None, 1, 0)
+
+
+@pytest.mark.usefixtures("declared")
+def test_prune_leaves_the_ladder_of_an_earlier_version_alone(dlx, project, broker):
+    """An empty rung is on the way of what waits in a higher one: without it that message would be lost or stuck."""
+    rung = f"{project.prefix}.v1.ladder.quorum.00100.03"
+    with Connection(project.url) as connection:
+        arguments = {"x-queue-type": "quorum"}
+        connection.default_channel.queue_declare(rung, durable=True, auto_delete=False, arguments=arguments)
+        api = management_of(connection, broker.management_url)
+        eventually(lambda: api.queues()[rung].get("messages") == 0)
+
+    pruned = {it["lane"] for it in dlx.json("prune", "--all", "--dry-run")}
+
+    assert pruned
+    assert rung not in pruned
 
 
 @pytest.mark.parametrize(("words", "step"), [("declare", "make_sure"), ("prune --yes", "prune_lanes")])

@@ -68,7 +68,7 @@ def test_lanes_are_found_with_and_without_the_http_api(bench, api, work):
 
 def test_what_prune_deletes_and_what_it_keeps(bench, api, work, kind):
     shared = Names(prefix=bench.prefix, kind=kind, bulkheads=1)
-    old = Lane(name=f"{bench.prefix}.v1.wait.{kind}.000000060000", kind=kind, delay_ms=60_000, is_current=False)
+    old = Lane(name=f"{bench.prefix}.v1.wait.{kind}.000000060000", kind=kind, delay_ms=60_000)
     empty, full, held, peeked = (a_lane(bench, work, delay_ms) for delay_ms in (60_000, 70_000, 80_000, 90_000))
     empty_shared, full_shared = (a_lane(bench, work, delay_ms, names=shared) for delay_ms in (60_000, 70_000))
     (spec,) = lane(bench.names, work, 60_000).queues

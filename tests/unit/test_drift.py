@@ -155,7 +155,7 @@ def test_a_shared_lane_names_no_work_queue():
     ],
 )
 def test_lanes_of_version_1_are_still_known_and_no_longer_current(name, delay_ms, is_rung, stays):
-    known = Lane(name=name, kind="quorum", delay_ms=delay_ms, is_rung=is_rung, stays=stays, is_current=False)
+    known = Lane(name=name, kind="quorum", delay_ms=delay_ms, is_rung=is_rung, stays=stays)
 
     assert NAMES.lane_of(name) == known
 
