@@ -259,9 +259,9 @@ class Pipeline:
         if routing_key == PROBE:
             self._is_read = True
             return
-        message_id = (message.headers or {}).get("id")
+        returned = (message.headers or {}).get("id"), exchange, routing_key
         for sent in self._sent.values():
-            if sent.message.headers.get("id") == message_id and sent.exchange == exchange:
+            if (sent.message.headers.get("id"), sent.exchange, sent.routing_key) == returned:
                 sent.problem = Unroutable(exchange=exchange, routing_key=routing_key)
 
     def _up_to(self, tag: int, *, is_multiple: bool) -> list[int]:

@@ -150,6 +150,17 @@ def test_a_message_that_no_queue_takes_is_unroutable_and_no_other(bench, loop):
     assert it.hear_of(3) == {1: None, 2: Unroutable, 3: None}
 
 
+def test_of_two_messages_with_one_id_only_the_one_without_a_queue_is_unroutable(bench, loop):
+    """All lanes with one work queue share an exchange; a second copy of the other message would run twice."""
+    queue, it = bench.queue(), loop()
+
+    it.publish(1, queue=f"{bench.prefix}.nobody")
+    it.publish(1, queue=queue)
+    it.hear_of(2)
+
+    assert [type(problem) for _, problem in it.told] == [Unroutable, type(None)]
+
+
 def test_a_lane_that_is_gone_is_unroutable_and_what_was_beside_it_is_not_said_to_be_there(bench, loop):
     queue, it, names = bench.queue(), loop(), Names(prefix=bench.prefix, kind="classic", bulkheads=1)
     gone = bench.lane(WorkQueue(name=queue), 1000, names=names).exchange
