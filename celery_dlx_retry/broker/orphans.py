@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.core.headers import without_broker_headers
-from celery_dlx_retry.errors import Unroutable
+from celery_dlx_retry.errors import Nacked, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,19 +33,21 @@ def count_orphans(connection: Connection, names: Names) -> int:
 def return_orphans(connection: Connection, names: Names, queues: Collection[str], *, publisher: Publisher) -> int:
     """Move the orphans of these work queues, which exist, back to them; return how many.
 
-    Published, confirmed, acknowledged: a crash in between doubles one at most.
+    Published, confirmed, acknowledged: a crash in between doubles one at most. The connection is for this call alone.
     """
-    returned = 0
-    with connection.clone() as own, looking(own, names.orphans(), kind=names.kind) as messages:
+    returned, open_queues = 0, set(queues)
+    with looking(connection, names.orphans(), kind=names.kind) as messages:
         for seen in messages:
-            if seen.routing_key not in queues:
+            if seen.routing_key not in open_queues:
                 continue
             message = seen.message.with_headers(without_broker_headers(seen.message.headers))
             try:
                 with publisher.producer() as producer:
                     producer.publish_message(message, exchange="", routing_key=seen.routing_key)
-            except Unroutable:
-                continue  # gone again: it stays with the orphans
+            except (Unroutable, Nacked):
+                # Gone again, or full: its orphans stay, and those of other queues go on.
+                open_queues.discard(seen.routing_key)
+                continue
             seen.acknowledge()
             returned += 1
     return returned

@@ -30,6 +30,7 @@ from celery_dlx_retry.errors import (
     DLXError,
     Forbidden,
     ForeignStrategy,
+    LanesBusy,
     Missing,
     NoAnswer,
     TopologyError,
@@ -127,16 +128,19 @@ class Topology(StartStopStep):
         self._runtime.close_pipeline()
 
     def _stand(self, connection: Connection, queues: list[Queue]) -> Objects:
-        """Declare or check, and wait for a quorum queue that recovers: it answers when it has read its messages."""
+        """Declare or check; wait for a quorum queue that recovers, and for other processes that make or prune lanes."""
         deadline = time.monotonic() + RECOVERY_SECONDS
         while True:
             try:
                 return self._runtime.stand(connection, queues)
-            except NoAnswer as exc:
+            except (NoAnswer, LanesBusy) as exc:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise
-                logger.warning("The quorum queue %r does not answer yet; waiting %d s more.", exc.name, left)
+                if isinstance(exc, LanesBusy):
+                    logger.warning("Other processes hold the lock of the lanes; waiting %d s more.", left)
+                else:
+                    logger.warning("The quorum queue %r does not answer yet; waiting %d s more.", exc.name, left)
             state.maybe_shutdown()
 
     def _know(self, connection: Connection, queues: list[Queue]) -> None:
@@ -158,14 +162,15 @@ class Topology(StartStopStep):
         """Bring home what found none of these queues while it was gone; a problem here must not stop the worker."""
         names, publisher = self._runtime.names, self._runtime.publisher
         try:
-            found = count_orphans(connection, names)
-            if found > MOST_ORPHANS:
-                logger.warning(
-                    "%d orphans are too many to look through at a start: see `celery dlx dead list -q %s`",
-                    found, names.orphans(),
-                )  # fmt: skip
-            elif found and (returned := return_orphans(connection, names, queues, publisher=publisher)):
-                logger.warning("orphans returned to their work queues count=%d", returned)
+            with connection.clone() as own, _answers_within(own, ANSWER_SECONDS):
+                found = count_orphans(own, names)
+                if found > MOST_ORPHANS:
+                    logger.warning(
+                        "%d orphans are too many to look through at a start: see `celery dlx dead list -q %s`",
+                        found, names.orphans(),
+                    )  # fmt: skip
+                elif found and (returned := return_orphans(own, names, queues, publisher=publisher)):
+                    logger.warning("orphans returned to their work queues count=%d", returned)
         except (DLXError, AMQPError, OSError) as problem:
             logger.warning("orphans not looked through: %s", problem)
 
@@ -238,7 +243,7 @@ def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        logger.warning("The broker did not answer within %d s to a declare of the topology.", seconds)
+        logger.warning("The broker did not answer within %d s at the start of the worker.", seconds)
         raise
     finally:
         with suppress(OSError):  # the connection is lost

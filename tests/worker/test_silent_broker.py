@@ -6,6 +6,8 @@ import pytest
 from kombu.connection import Connection
 from support import eventually, proxied, put, silenced
 
+from celery_dlx_retry.broker.lane_lock import lane_lock
+
 LETTERS = range(100)
 
 
@@ -39,6 +41,14 @@ def test_a_worker_stops_with_one_sentence_when_a_queue_does_not_answer_in_time(p
     assert f"The quorum queue '{letters}' exists and did not answer within 5 s" in worker.log
     assert "Traceback" not in worker.log
     eventually(lambda: project.depth(letters) == len(LETTERS))
+
+
+def test_a_worker_waits_while_another_process_holds_the_lock_of_the_lanes(project):
+    with Connection(project.url) as connection, lane_lock(connection, project.names, within=0):
+        worker = project.start(module="project_impatient")
+        eventually(lambda: "Other processes hold the lock of the lanes; waiting" in worker.log, within=40)
+
+    worker.wait_until_ready()
 
 
 def test_a_worker_whose_declare_is_not_answered_says_so_and_connects_again(project):
