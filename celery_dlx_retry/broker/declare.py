@@ -96,10 +96,11 @@ def _lead(channel: Any, topology: Topology) -> None:
 def _is_settled(connection: Connection, topology: Topology) -> bool:
     """Whether no quorum queue is new: a queue whose exchange is missing may be another process's, made just now."""
     quorum = tuple(queue for queue in topology.queues if queue.is_quorum)
-    return not quorum or _stands(connection, Topology(queues=quorum, exchanges=topology.exchanges))
+    return not quorum or stands(connection, Topology(queues=quorum, exchanges=topology.exchanges))
 
 
-def _stands(connection: Connection, topology: Topology) -> bool:
+def stands(connection: Connection, topology: Topology) -> bool:
+    """Return whether all its queues and exchanges exist."""
     try:
         check(connection, topology)
     except Missing:
@@ -110,7 +111,7 @@ def _stands(connection: Connection, topology: Topology) -> bool:
 def _unreached(connection: Connection, topology: Topology) -> set[str]:
     """Queues that an exchange which does not stand is to lead to."""
     missing = {
-        exchange.name for exchange in topology.exchanges if not _stands(connection, Topology(exchanges=(exchange,)))
+        exchange.name for exchange in topology.exchanges if not stands(connection, Topology(exchanges=(exchange,)))
     }
     return {binding.queue for binding in topology.bindings if binding.exchange in missing}
 

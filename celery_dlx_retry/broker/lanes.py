@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, check, declare_queues, require_answers
+from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, declare_queues, require_answers, stands
 from celery_dlx_retry.broker.lane_lock import LaneLock
 from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.core.topology import QueueSpec, Topology
-from celery_dlx_retry.errors import LanesBusy, Missing
+from celery_dlx_retry.errors import LanesBusy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,12 +41,15 @@ def existing_lanes(
 
 
 def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) -> None:
-    """Make those of these lanes whose queues do not exist; check the arguments of the others.
+    """Make those of these lanes whose queues or exchanges do not exist; check the arguments of the others.
 
     A queue that exists may still be unbound: a process may have died while it made the lane, or `prune` is about to
-    delete it. The first message for it finds no route then, and make_lanes() binds it.
+    delete it. The first message for it finds no route then, and make_lanes() binds it. A missing exchange is worse: the
+    first message for it closes its channel, and the result of every publish beside it is unknown then.
     """
     missing = {it.name for it in lanes.queues if not _exists(connection, it.name)}
+    unled = {it.name for it in lanes.exchanges if not stands(connection, Topology(exchanges=(it,)))}
+    missing |= {it.queue for it in lanes.bindings if it.exchange in unled}
     declare_queues(connection, Topology(queues=tuple(it for it in lanes.queues if it.name not in missing)))
     if missing:
         make_lanes(connection, names, _only(lanes, missing))
@@ -113,11 +116,7 @@ class LanesInTheMaking:
 
 
 def _exists(connection: Connection, queue: str) -> bool:
-    try:
-        check(connection, Topology(queues=(QueueSpec(name=queue),)))
-    except Missing:
-        return False
-    return True
+    return stands(connection, Topology(queues=(QueueSpec(name=queue),)))
 
 
 def _only(lanes: Topology, names: set[str]) -> Topology:

@@ -16,6 +16,7 @@ from amqp.exceptions import AccessRefused, AMQPError, NotFound
 
 from celery_dlx_retry.broker.declare import bind
 from celery_dlx_retry.broker.lane_lock import lane_lock
+from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.core.topology import BindingSpec, Topology
 from celery_dlx_retry.errors import DLXError, Forbidden, Missing
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # Each queue counts every five seconds, and the HTTP API asks for the counts every five seconds.
 COUNT_SECONDS = 12.0
+# It keeps an answer for five times as long as it took, and gives it again: "management.db_cache_multiplier".
+_CACHED_TIMES = 5
 _LOCK_SECONDS = 30.0
 
 _HOLDS = "something waits in it"
@@ -50,7 +53,9 @@ def prune(
     counts are fresh, a lane that is still unbound and holds nothing is deleted, under the lock, too. So no process can
     bind it between the last look and the delete.
     """
+    begun = time.monotonic()
     candidates, holding = [], _reasons(management, lanes)
+    answer_seconds = time.monotonic() - begun
     for lane, reason in holding.items():
         if reason:
             yield lane, reason
@@ -64,11 +69,13 @@ def prune(
         with lane_lock(connection, names, within=_LOCK_SECONDS):
             for lane in candidates:
                 _unbind(connection, names, lane)
-        time.sleep(count_seconds)  # noqa: TID251 - the broker does not say when its counts are fresh
+        time.sleep(count_seconds + _CACHED_TIMES * answer_seconds)  # noqa: TID251 - the broker does not say when its counts are fresh
         with lane_lock(connection, names, within=_LOCK_SECONDS):
             bound = {it.queue for it in management.bindings() if it.exchange}
+            # Not every message is in this count, but it is of now.
+            filled = {name for name, it in counts(connection, [it.name for it in candidates]).items() if it.ready}
             for lane, holds in _reasons(management, candidates).items():
-                reason = _USED_AGAIN if lane.name in bound else holds
+                reason = _USED_AGAIN if lane.name in bound else _HOLDS if lane.name in filled else holds
                 if reason:
                     bind(connection, _way_in(names, lane))
                 else:

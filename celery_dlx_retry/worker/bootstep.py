@@ -129,11 +129,12 @@ class Topology(StartStopStep):
 
     def _stand(self, connection: Connection, queues: list[Queue]) -> Objects:
         """Declare or check; wait for a quorum queue that recovers, and for other processes that make or prune lanes."""
-        deadline = time.monotonic() + RECOVERY_SECONDS
+        deadline = None
         while True:
             try:
                 return self._runtime.stand(connection, queues)
             except (NoAnswer, LanesBusy) as exc:
+                deadline = deadline or time.monotonic() + RECOVERY_SECONDS
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise

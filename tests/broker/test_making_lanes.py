@@ -88,6 +88,17 @@ def test_a_start_makes_missing_lanes_and_leaves_the_others_alone(bench, work):
     assert not is_bound(bench, name)  # `prune` may be about to delete it
 
 
+def test_a_start_makes_the_exchange_of_a_shared_lane_whose_queue_exists(bench, kind):
+    names = Names(prefix=bench.prefix, kind=kind, bulkheads=1)
+    bench.use(kind)
+    topology = lane(names, bench.work(kind), 60_000)
+    declare_queues(bench.connection, topology)
+
+    make_missing_lanes(bench.connection, names, topology)
+
+    assert bench.has_exchange(topology.exchanges[0].name)
+
+
 def test_a_lane_with_other_arguments_stops_the_start(bench):
     work = bench.work()
     name, topology = a_lane(bench, work)

@@ -135,6 +135,29 @@ def test_a_lane_that_is_bound_again_meanwhile_stays(bench, api, work):
     assert takes(bench, wanted, work)
 
 
+class Cached:
+    """The HTTP API of a busy broker, which gives an old answer again."""
+
+    def __init__(self, api):
+        self.bindings, self._queues = api.bindings, api.queues()
+
+    def queues(self):
+        return self._queues
+
+
+def test_a_lane_that_the_http_api_has_not_counted_again_is_not_pruned(bench, api, work):
+    empty = a_lane(bench, work)
+    eventually(lambda: api.queues()[empty.name].get("messages") == 0)
+    cached = Cached(api)
+    bench.put(empty.name, [1])
+    eventually(lambda: bench.depth(empty.name) == 1)
+
+    assert pruned(bench, cached, empty, count_seconds=0.1) == {empty.name: HOLDS}
+
+    assert takes(bench, empty, work)
+    assert bench.ids(empty.name)[0] == 1
+
+
 def test_ctrl_c_leaves_every_lane_bound(bench, api, work):
     lanes = [a_lane(bench, work, delay_ms) for delay_ms in (60_000, 70_000)]
 
