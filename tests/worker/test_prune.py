@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from support import eventually
 
@@ -44,12 +45,18 @@ def test_workers_and_prune_in_a_loop_lose_nothing(project, broker):
 def test_a_lane_that_is_deleted_while_it_is_made_is_made_again(project):
     """The first retry of a delay makes its lane, which takes two seconds; somebody deletes the queue meanwhile."""
     lane = project.grid_lane(700)
-    with project.worker():
-        results = [project.send("heal", 1, 0.7) for _ in range(5)]
-        eventually(lambda: project.depth(lane) is not None)
+    with project.worker(), Connection(project.url) as connection:
+        channel = connection.default_channel
 
-        with Connection(project.url) as connection:
-            connection.default_channel.queue_delete(lane)
+        def is_made():
+            try:
+                return channel.queue_declare(lane, passive=True)
+            except NotFound:
+                return None
+
+        results = [project.send("heal", 1, 0.7) for _ in range(5)]
+        eventually(is_made)  # over an open connection: the queue must go before it is bound and holds a retry
+        channel.queue_delete(lane)
 
         assert [result.get(timeout=30) for result in results] == ["healed"] * 5
         assert project.send("heal", 1, 0.7).get(timeout=30) == "healed"
