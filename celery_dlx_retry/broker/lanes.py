@@ -55,10 +55,10 @@ def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) ->
         make_lanes(connection, names, _only(lanes, missing))
 
 
-def make_lanes(connection: Connection, names: Names, lanes: Topology) -> None:
-    """Declare and bind these lanes, also if they exist; wait until they are made."""
+def make_lanes(connection: Connection, names: Names, lanes: Topology, *, within: float = MAKE_SECONDS) -> None:
+    """Declare and bind these lanes, also if they exist; wait for them, and that many seconds for the lock."""
     making = LanesInTheMaking(connection, names, lanes)
-    deadline = time.monotonic() + MAKE_SECONDS
+    deadline = time.monotonic() + within
     while True:
         try:
             if not (pause := making.go_on(connection)):

@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_dlx_retry.broker.declare import check, declare
-from celery_dlx_retry.broker.lanes import make_lanes, make_missing_lanes
+from celery_dlx_retry.broker.lanes import MAKE_SECONDS, make_lanes, make_missing_lanes
 from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.broker.publish import MessageCapture, Publisher
@@ -54,6 +54,7 @@ logger = get_logger(__name__)
 _LONGEST_PAUSE_SECONDS = 10.0
 _LONGEST_QUICK_PAUSE_SECONDS = 30.0
 _QUICK_MS = 2_000
+_QUICK_LOCK_SECONDS = 4.0
 _MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
     *("settings", "names", "ladder", "publisher", "quick_publisher", "leases"),
@@ -303,7 +304,8 @@ class Runtime:
         def mend(connection: Connection) -> None:
             declare(connection, there.needs)
             if there.lane is not None:
-                make_lanes(connection, self.names, there.lane)
+                within = _QUICK_LOCK_SECONDS if quickly else MAKE_SECONDS
+                make_lanes(connection, self.names, there.lane, within=within)
 
         return publisher.producer(mend=mend if self.settings.declare else None, headers=there.headers)
 
