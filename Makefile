@@ -19,7 +19,7 @@ ends: .venv/matrix
 matrix: .venv/matrix
 	@$(BIN)/python tests/matrix.py all $(ENVS)
 
-# Celery's own tests with plain Celery and with ours, compared, into docs/compatibility.md: twenty minutes.
+# Celery's own tests with plain Celery and with ours, compared, into docs/compatibility.md: half an hour.
 # SUITES="unit integration" runs only these; tests/celery_suite/suites.py has the names.
 celery-suite: build/celery-suite/ready
 	@PYTHONPATH=tests build/celery-suite/venv/bin/python -m celery_suite.run $(SUITES)
