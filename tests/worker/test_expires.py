@@ -82,7 +82,7 @@ def test_the_message_says_when_it_expires_in_both_protocols(protocol):
         app.conf.task_protocol = protocol
         app.amqp.send_task_message = lambda _producer, _name, message, **options: sent.append((message, options))
 
-        @app.task(base=DLXRetryTask)
+        @app.task(base=DLXRetryTask, shared=False)  # else every later app in this process has it, too
         def expiring():
             pass
 
