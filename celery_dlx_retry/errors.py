@@ -15,6 +15,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── DelayTooLong            a retry asks to wait longer than dlx_max_delay
     │   ├── HeadersTooLong          a message's own headers leave no room for those of a retry
     │   ├── Unpublishable           AMQP or the broker does not take the content of a message
+    │   ├── BadBrokerURL            the broker's URL cannot be read
     │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
@@ -40,6 +41,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── CannotLook                  a look into a quorum queue would mix up the order of its messages
     ├── NoManagement                the HTTP management API does not answer; some commands know less without it
     ├── BadManagementURL            --management-url cannot be read
+    ├── ClearTextManagementURL      --management-url would send the broker's password in clear text
     └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
 """
 
@@ -153,6 +155,15 @@ class Unpublishable(ConfigurationError):
     """``what``, ``problem``: never the value, which may be a secret."""
 
     sentence = "The message cannot be published: {what} {problem}."
+
+
+class BadBrokerURL(ConfigurationError):
+    """``which``: never a part of the URL, because any part may be the password."""
+
+    sentence = (
+        "{which} is no amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password and in a virtual host write %2F for /, "
+        "%3F for ?, %23 for #, %40 for @, %3B for ;, %5B for [ and %5D for ]."
+    )
 
 
 class NotRabbitMQ(ConfigurationError):
@@ -342,11 +353,20 @@ class NoManagement(DLXError):
 
 
 class BadManagementURL(DLXError):
-    """Nothing of it is told: it may hold a password."""
+    """It has no facts: any part of the URL may be the password."""
 
     sentence = (
         "The URL of the management API is no http://USER:PASSWORD@HOST:PORT or https://… URL. "
-        "In a password write %2F for /, %3F for ?, %23 for #, %40 for @."
+        "In a password write %2F for /, %3F for ?, %23 for #, %40 for @, %5B for [ and %5D for ]."
+    )
+
+
+class ClearTextManagementURL(DLXError):
+    """``url``, without credentials."""
+
+    sentence = (
+        "The broker's password is only sent encrypted, because the broker's URL is amqps:// or broker_use_ssl is set; "
+        "{url} is not encrypted. Name an https:// URL, or one with its own credentials: http://USER:PASSWORD@HOST:PORT."
     )
 
 

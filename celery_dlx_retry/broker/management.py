@@ -3,113 +3,147 @@
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from celery_dlx_retry.broker.http import LARGEST_ANSWER, OK, AnswerTooLong, get
+from celery_dlx_retry.core import api_answers
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
-from celery_dlx_retry.core.topology import BindingSpec
-from celery_dlx_retry.errors import BadManagementURL, NoManagement
+from celery_dlx_retry.core.urls import bracketed, is_loopback, read_url
+from celery_dlx_retry.errors import BadManagementURL, ClearTextManagementURL, NoManagement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from kombu.connection import Connection
 
+    from celery_dlx_retry.core.topology import BindingSpec
+
+T = TypeVar("T")
+
 _PORT, _TLS_PORT = 15672, 15671
-_TIMEOUT_SECONDS = 5.0
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+# The first question is cheap: an API that needs longer for it is down. The list of many queues takes seconds.
+_FIRST_SECONDS = 5.0
+_SECONDS = 30.0
 _REFUSED = {401, 403}
-_COLUMNS = (
-    "name", "type", "durable", "auto_delete", "exclusive", "arguments", "consumers", "messages", "messages_ready",
-    "messages_unacknowledged", "head_message_timestamp",
-    "message_stats.publish_details.rate", "message_stats.deliver_get_details.rate",
-)  # fmt: skip
+_REDIRECTS = range(300, 400)
 
 
 class Management:
-    """One virtual host, seen over HTTP."""
+    """One virtual host, seen over HTTP. The server may be hostile: its redirects are not followed."""
 
     def __init__(self, *, url: str, user: str, password: str, vhost: str, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
         self.user = user
         self.vhost = vhost
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
-        # No proxy of the environment: the broker is as near as its AMQP port.
-        self._opener = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
+        self._headers = {"Authorization": f"Basic {login}", "Accept": "application/json", "Connection": "close"}
+        self._parts = urlsplit(url)
+        is_tls = self._parts.scheme == "https"
+        self._tls = (tls or ssl.create_default_context()) if is_tls else None
 
     def version(self) -> str:
-        """The broker's; the cheapest question that shows whether anybody answers us."""
-        return str(self._get("/overview", columns="rabbitmq_version").get("rabbitmq_version", ""))
+        """Return the broker's version; the cheapest question, to see whether the API answers us."""
+        return self._ask("/overview", api_answers.version, columns=["rabbitmq_version"])
 
     def queues(self) -> dict[str, dict[str, Any]]:
         """Every queue of the virtual host by its name; counts are some seconds old."""
-        found = self._get(f"/queues/{self._vhost}", columns=",".join(_COLUMNS))
-        return {queue["name"]: queue for queue in found}
+        return self._ask(f"/queues/{self._vhost}", api_answers.queues, columns=api_answers.QUEUE_COLUMNS)
 
     def bindings(self) -> set[BindingSpec]:
         """All from an exchange to a queue."""
-        columns = "source,destination,destination_type,routing_key,arguments"
-        found = self._get(f"/bindings/{self._vhost}", columns=columns)
-        return {
-            BindingSpec(
-                exchange=it["source"],
-                queue=it["destination"],
-                routing_key=it["routing_key"],
-                arguments=tuple(sorted((str(key), _plain(value)) for key, value in it["arguments"].items())),
-            )
-            for it in found
-            if it["destination_type"] == "queue"
-        }
+        return self._ask(f"/bindings/{self._vhost}", api_answers.bindings, columns=api_answers.BINDING_COLUMNS)
 
     def policies(self) -> BrokerPolicies:
-        """The policies of the virtual host, the operator's too as far as we may see them."""
-        try:
-            operator = self._get(f"/operator-policies/{self._vhost}")
-        except NoManagement:
-            operator = []
-        return BrokerPolicies(user=tuple(self._get(f"/policies/{self._vhost}")), operator=tuple(operator))
+        """The policies of the virtual host, the operator's too if this user may see them."""
+        return BrokerPolicies(
+            user=self._ask(f"/policies/{self._vhost}", api_answers.policies),
+            operator=self._ask(f"/operator-policies/{self._vhost}", api_answers.policies, if_refused=()),
+        )
 
     @property
     def _vhost(self) -> str:
         return quote(self.vhost, safe="")
 
-    def _get(self, path: str, **parameters: str) -> Any:
-        query = f"?{urlencode(parameters)}" if parameters else ""
-        request = Request(f"{self.url}/api{path}{query}", headers=self._headers)  # noqa: S310 - the scheme is checked
+    def _ask(
+        self,
+        path: str,
+        read: Callable[[Any], T],
+        *,
+        columns: Sequence[str] = (),
+        if_refused: T | None = None,
+    ) -> T:
+        """Return what ``read`` makes of the answer. All that can go wrong is one NoManagement, in our own words."""
+        seconds = _FIRST_SECONDS if read is api_answers.version else _SECONDS
+        query = f"?{urlencode({'columns': ','.join(columns)})}" if columns else ""
+        target = f"{self._parts.path}/api{path}{query}"
+        port = self._parts.port or _DEFAULT_PORTS[self._parts.scheme]
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
-                return json.loads(response.read())
-        except HTTPError as exc:
-            with exc:
-                problem = f"the user {self.user!r} may not use it" if exc.code in _REFUSED else f"it answers {exc.code}"
-            raise NoManagement(url=self.url, problem=problem) from exc
-        except (OSError, ValueError, HTTPException) as exc:  # nobody there, no JSON, no HTTP
-            raise NoManagement(url=self.url, problem=str(getattr(exc, "reason", exc))) from exc
+            status, body = get(
+                self._parts.hostname or "", port, target, headers=self._headers, tls=self._tls, seconds=seconds
+            )
+        except TimeoutError as exc:
+            raise self._problem(f"it did not answer within {seconds:g} s") from exc
+        except AnswerTooLong as exc:
+            raise self._problem(f"its answer is longer than {LARGEST_ANSWER >> 20} MiB") from exc
+        except OSError as exc:
+            raise self._problem(exc.strerror or str(exc)) from exc
+        except (ValueError, HTTPException) as exc:
+            raise self._problem("it does not speak HTTP") from exc
+        if status in _REFUSED and if_refused is not None:
+            return if_refused
+        if status != OK:
+            raise self._problem(self._refusal(status))
+        try:
+            return read(api_answers.parsed(body))
+        except ValueError as exc:
+            raise self._problem(f"its answer to /api{path} {exc}") from exc
+
+    def _refusal(self, status: int) -> str:
+        if status in _REFUSED:
+            return f"the user {self.user!r} may not use it"
+        if status in _REDIRECTS:
+            return f"it answers {status}, and no redirect is followed: name the URL that it leads to"
+        return f"it answers {status}"
+
+    def _problem(self, problem: str) -> NoManagement:
+        return NoManagement(url=self.url, problem=problem)
 
 
 def management_of(connection: Connection, url: str | None) -> Management:
-    """The API at this URL, or where a RabbitMQ has it that is at the other end of this connection.
+    """Return the API at this URL, or at the usual port of the broker's host.
 
-    Credentials in the URL come before those of the connection; they are never shown. Over https, whom to trust and
-    which certificate to show is what ``broker_use_ssl`` says for AMQP.
+    This is the whole rule for credentials. They go
+
+    - to the URL that you name, if it has credentials, and these are sent;
+    - to the URL that you name without any: the broker's are sent, but not over http to another machine if AMQP is
+      encrypted;
+    - to the broker's host, if you name no URL: over https if AMQP is encrypted, over http if it is not.
+
+    Over https, ``broker_use_ssl`` decides whom to trust and which certificate to show, as for AMQP.
     """
     tls = _tls(connection.ssl) if isinstance(connection.ssl, dict) else None
     user, password = connection.userid or "guest", connection.password or "guest"
     vhost = connection.virtual_host or "/"
+    is_encrypted = bool(connection.ssl) or connection.transport_cls == "amqps"
     if url is None:
-        is_tls = connection.ssl or connection.transport_cls == "amqps"
-        scheme, port = ("https", _TLS_PORT) if is_tls else ("http", _PORT)
-        host = connection.hostname or "localhost"
-        url = f"{scheme}://{_bracketed(host)}:{port}"
-        return Management(url=url, user=user, password=password, vhost=vhost, tls=tls)
-    parts = _sound(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-    if parts.username:
-        user, password = unquote(parts.username), unquote(parts.password or "")
-    return Management(url=shown, user=user, password=password, vhost=vhost, tls=tls)
+        scheme, port = ("https", _TLS_PORT) if is_encrypted else ("http", _PORT)
+        named = f"{scheme}://{bracketed(connection.hostname or 'localhost')}:{port}"
+    else:
+        parts = read_url(url)
+        if parts is None or parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.query:
+            raise BadManagementURL
+        named = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        if parts.username:
+            user, password = unquote(parts.username), unquote(parts.password or "")
+        elif is_encrypted and parts.scheme == "http" and not is_loopback(parts.hostname):
+            raise ClearTextManagementURL(url=named)
+    # Kombu takes a function as well, for passwords that expire.
+    password = password() if callable(password) else password
+    return Management(url=named, user=user, password=password, vhost=vhost, tls=tls)
 
 
 def _tls(options: dict[str, Any]) -> ssl.SSLContext:
@@ -120,23 +154,3 @@ def _tls(options: dict[str, Any]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _sound(url: str) -> SplitResult:
-    """Its parts. Of one that is not sound nothing is shown: any part of it may be one of the password."""
-    try:
-        parts = urlsplit(url)
-        is_sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half an IPv6 address
-        is_sound = False
-    if not is_sound or "@" in parts.path or parts.query or parts.fragment or not url.isprintable() or " " in url:
-        raise BadManagementURL
-    return parts
-
-
-def _plain(value: Any) -> str | int | bool:
-    return value if isinstance(value, (str, int)) else json.dumps(value)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

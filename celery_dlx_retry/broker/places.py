@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kombu.utils.url import url_to_parts
 
+from celery_dlx_retry.core.urls import UNREADABLE, bracketed, is_host
+
 if TYPE_CHECKING:
     from kombu.connection import Connection
 
@@ -18,15 +20,17 @@ class Place(NamedTuple):
     vhost: str
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}, virtual host {self.vhost!r}"
+        # A password with a "/" makes the rest of its URL the virtual host; without a scheme all of it is the host.
+        if not is_host(self.host) or "@" in self.vhost:
+            return UNREADABLE
+        return f"{bracketed(self.host)}:{self.port}, virtual host {self.vhost!r}"
 
 
 def places(connection: Connection) -> list[Place]:
     """All that it may connect to: one, unless its URL names hosts to fail over to."""
     default = connection.transport.default_connection_params
     found = [(connection.hostname, connection.port, connection.virtual_host)]
-    found += [(parts.hostname, parts.port, parts.path) for parts in map(url_to_parts, connection.alt)]
+    found += map(_parts, connection.alt)
     named = [
         Place(
             host=str(host or default.get("hostname")),
@@ -36,3 +40,18 @@ def places(connection: Connection) -> list[Place]:
         for host, port, vhost in found
     ]
     return list(dict.fromkeys(named))
+
+
+def shown(connection: Connection) -> str:
+    """Return where a connection may lead, without credentials."""
+    return " or ".join(dict.fromkeys(map(str, places(connection))))
+
+
+def _parts(url: str) -> tuple[str | None, int | None, str | None]:
+    if "://" not in url:
+        return url, None, None  # Kombu takes it for a host name
+    try:
+        parts = url_to_parts(url)
+    except ValueError:  # it quotes a part of the URL
+        return UNREADABLE, None, None
+    return parts.hostname, parts.port, parts.path

@@ -15,6 +15,7 @@ from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacke
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 from kombu.messaging import Producer
 
+from celery_dlx_retry.broker.places import shown
 from celery_dlx_retry.core.frame import check_name, check_properties, fitted, has_room, room_beside, size_of
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.message import Message
@@ -321,7 +322,7 @@ def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bo
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
         _end_reads_at_half_a_frame(connection.connection.transport)
     except BROKER_ERRORS as exc:
-        raise Unreachable(problem=f"{connection.as_uri()} answers {exc}") from exc
+        raise Unreachable(problem=f"{shown(connection)}: {exc}") from exc
 
 
 def _end_reads_at_half_a_frame(transport: Any) -> None:

@@ -13,8 +13,10 @@ import click
 from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
 
-from celery_dlx_retry.broker.places import places
-from celery_dlx_retry.errors import ConfigurationError, DLXError
+from celery_dlx_retry.broker.places import shown
+from celery_dlx_retry.errors import BadBrokerURL, ConfigurationError, DLXError
+from celery_dlx_retry.worker.bootstep import Topology
+from celery_dlx_retry.worker.options import check_urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,8 +48,27 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
+        except (ValueError, TypeError, KeyError):
+            problem = _unreadable_url()
+            if problem is None:
+                raise
+        # Not in the block above: Celery's traceback would quote a part of the URL.
+        raise click.ClickException(str(problem))
 
     return run
+
+
+def _unreadable_url() -> BadBrokerURL | None:
+    """Return what is wrong with the broker's URL of an app with tasks of ours."""
+    context = click.get_current_context(silent=True)
+    app = getattr(context.obj, "app", None) if context else None
+    if app is None or Topology not in app.steps["consumer"]:
+        return None
+    try:
+        check_urls(app)
+    except BadBrokerURL as problem:
+        return problem
+    return None
 
 
 class QuietGroup(click.Group):
@@ -76,7 +97,7 @@ def changes_something() -> None:
 
 def _broker(app: Any) -> str:
     """Where it is, and never how to get in."""
-    return f"The broker at {' or '.join(map(str, places(app.connection_for_read())))},"
+    return f"The broker at {shown(app.connection_for_read())},"
 
 
 def _nobody_reads() -> bool:

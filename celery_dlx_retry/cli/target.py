@@ -21,7 +21,9 @@ from celery_dlx_retry.core.ladder import rungs
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.settings import QueueType
 from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.errors import Forbidden, NoManagement
+from celery_dlx_retry.core.urls import AMQP_SCHEMES, scheme_of, urls_in
+from celery_dlx_retry.errors import BadBrokerURL, Forbidden, NoManagement
+from celery_dlx_retry.worker.options import check_urls
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -48,15 +50,14 @@ management_option = click.option(
     metavar="URL",
     envvar="DLX_MANAGEMENT_URL",
     default=None,
-    help="RabbitMQ's HTTP API, if not at the usual port of the broker's host.  [env var: DLX_MANAGEMENT_URL]",
+    help="RabbitMQ's HTTP API. By default port 15672 of the broker's host, or 15671 over https if AMQP is encrypted. "
+    "Without credentials in it, those of the broker are sent.  [env var: DLX_MANAGEMENT_URL]",
 )
 ladder_option = click.option(
     "--ladder", is_flag=True, help="Also the ladder, which is otherwise declared by the first countdown or eta."
 )
 
 
-# What URLs of RabbitMQ begin with; a connection that can be made has the name of a library instead.
-_AMQP = {"amqp", "amqps", "pyamqp"}
 _NAMELESS = "celery_dlx_retry.nameless"
 
 
@@ -187,13 +188,15 @@ def insist_on_rabbitmq(app: Any) -> None:
 
 
 def insist_on_sound_url(app: Any) -> None:
-    """One sentence, if the broker's URL cannot be read. Nothing of it is told: any part may be one of the password."""
+    """Raise a usage error if the broker's URL cannot be read. It shows nothing of the URL."""
     _note_if_no_app_was_named()
-    if transport_of(app) in _AMQP:
-        raise click.UsageError(
-            "The broker's URL is no amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password write %2F for /, %3F for ?, "
-            "%23 for #, %40 for @."
-        )
+    try:
+        check_urls(app)
+    except BadBrokerURL as exc:
+        raise click.UsageError(str(exc)) from exc
+    # A connection that can be made has the name of a library instead.
+    if transport_of(app).lower() in AMQP_SCHEMES:
+        raise click.UsageError(str(BadBrokerURL(which="The broker's URL")))
 
 
 def is_app_named() -> bool:
@@ -217,12 +220,11 @@ def is_rabbitmq(app: Any) -> bool:
 
 
 def transport_of(app: Any) -> str:
-    """What the app speaks to its broker; its name in the URL, if nothing is installed that could speak it."""
+    """Return the name of the transport; what the URL begins with, if the library for it is missing."""
     try:
         return str(app.connection_for_read().transport.driver_name)
     except Exception:  # noqa: BLE001 - any transport, each with its own way to miss its library
-        urls = app.conf.broker_read_url
-        return str(urls[0] if isinstance(urls, (list, tuple)) else urls).partition("://")[0]
+        return next(map(scheme_of, urls_in(app.conf.broker_read_url)), "")
 
 
 def reached(connection: Connection, url: str | None) -> tuple[Management | None, str]:

@@ -19,6 +19,7 @@ OLDEST_VERSION = (3, 10)
 #: The first whose quorum queues can hold back what a consumer did not finish.
 DELAYED_RETRY_VERSION = (4, 3)
 
+_LONGEST_TEXT = 64
 _NEEDED = {
     "publisher_confirms": "it does not confirm what is published, so that nobody would know of a retry that got lost",
     "basic.nack": "it cannot refuse what is published, so that a lane that is full would lose a retry",
@@ -36,11 +37,12 @@ class Server:
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Server:
         """From what py-amqp decoded."""
-        told = properties.get("capabilities") or {}
+        told = properties.get("capabilities")
+        capabilities = told if isinstance(told, dict) else {}
         return cls(
-            product=str(properties.get("product", "")),
-            version=str(properties.get("version", "")),
-            capabilities=frozenset(name for name, has in told.items() if has),
+            product=_short(properties.get("product", "")),
+            version=_short(properties.get("version", "")),
+            capabilities=frozenset(name for name, has in capabilities.items() if has),
         )
 
     def __str__(self) -> str:
@@ -56,6 +58,11 @@ class Server:
         """The version, to be compared; empty if it is none."""
         found = re.match(r"\d+(\.\d+)*", self.version, re.ASCII)
         return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _short(text: object) -> str:
+    """Whatever answers on the port chooses this text; it must not steer a terminal or fill a log."""
+    return "".join(char if char.isprintable() else "?" for char in str(text)[:_LONGEST_TEXT])
 
 
 def problems(server: Server, *, lanes: QueueType, delayed_retry: Iterable[str] = ()) -> Iterator[Unsuitable]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 
+from celery_dlx_retry.core.urls import shown_url
 from celery_dlx_retry.errors import DLXError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class RabbitMQ:
     @property
     def shown_url(self) -> str:
         """The URL without its password."""
-        return str(Connection(self.url).as_uri())
+        return shown_url(self.url)
 
     def restart(self) -> None:
         """Stop cleanly and start again, with the same data and on the same port."""

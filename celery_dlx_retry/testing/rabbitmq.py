@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from celery_dlx_retry.errors import NoBroker
+from celery_dlx_retry.core.urls import AMQP_SCHEMES, check_broker_urls
+from celery_dlx_retry.errors import BadBrokerURL, NoBroker
 from celery_dlx_retry.testing import apt, container, node
 from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.broker import RabbitMQ
@@ -62,8 +63,12 @@ def provide(*, url: str = "", may_install: bool = True, say: Callable[[str], Non
 
 def given(url: str) -> RabbitMQ:
     """Use this one, if it answers."""
+    try:
+        check_broker_urls(url)
+    except BadBrokerURL as exc:
+        raise NoBroker(tried=f"{URL}: {exc}") from exc
     parts = urlsplit(url)
-    if parts.scheme not in {"amqp", "amqps", "pyamqp"}:
+    if parts.scheme not in AMQP_SCHEMES:
         raise NoBroker(tried=f"{URL} is no AMQP URL: it starts with {parts.scheme!r}")
     login = parts.netloc.rpartition("@")[0] or "guest:guest"
     guessed = f"http://{login}@{parts.hostname or 'localhost'}:{MANAGEMENT_PORT}"

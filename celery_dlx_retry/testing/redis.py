@@ -7,8 +7,8 @@ import shutil
 import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from celery_dlx_retry.core.urls import read_url, shown_url
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.rabbitmq import to_stderr
@@ -51,8 +51,9 @@ def provide_redis(*, say: Callable[[str], None] = to_stderr) -> Iterator[str]:
 
 def checked(url: str) -> str:
     """Return the URL if somebody listens there."""
-    parts = urlsplit(url)
-    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    shown, parts = shown_url(url), read_url(url)
+    if parts is None:
+        raise NoRedis(tried=f"{URL} is {shown}")
     try:
         socket.create_connection((parts.hostname or LOOPBACK, parts.port or DEFAULT_PORT), timeout=5).close()
     except OSError as exc:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task
 
+from celery_dlx_retry.core.urls import check_broker_urls
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -64,8 +66,16 @@ def is_acknowledged_early(cls: Any) -> bool:
 
 def has_amqp(app: Celery) -> bool:
     """Whether the broker of the app can be RabbitMQ: whether Kombu talks to it by py-amqp."""
+    check_urls(app)
     transport = app.connection_for_write().get_transport_cls()
     return (transport.driver_type, transport.driver_name) == ("amqp", "py-amqp")
+
+
+def check_urls(app: Celery) -> None:
+    """Raise BadBrokerURL before Kombu can quote a part of a URL that it cannot read."""
+    conf: Any = app.conf
+    for setting in (conf.broker_read_url, conf.broker_write_url):
+        check_broker_urls(setting)
 
 
 def _has_amqp(app: Celery) -> bool:

@@ -32,7 +32,7 @@ from celery_dlx_retry.worker.announced import announced_delays, validate_delays
 from celery_dlx_retry.worker.configuration import configured
 from celery_dlx_retry.worker.elsewhere import warn_elsewhere
 from celery_dlx_retry.worker.lanes import Lanes
-from celery_dlx_retry.worker.options import choose_again, has_amqp
+from celery_dlx_retry.worker.options import check_urls, choose_again, has_amqp
 from celery_dlx_retry.worker.pace import Pace, Paces, place_of
 
 if TYPE_CHECKING:
@@ -391,6 +391,7 @@ class Runtime:
 
     def _connection(self, **options: Any) -> Connection:
         """To the broker; of several, all have their turn, while "shuffle" may try one twice and another never."""
+        check_urls(self._app)
         return self._app.connection_for_write(failover_strategy="round-robin", **options)
 
     def _lane_ms(self, delay_ms: int) -> int:

@@ -1,0 +1,108 @@
+"""Which URLs can be read without doubt, and what may be shown of a URL.
+
+A URL that is slightly wrong has its password in the wrong place: ``user:secret@host`` has no host name at all, and
+``amqp://user:12/34@host`` reads as host ``user``, port 12. So nothing of such a URL is shown, not even an error that
+quotes a part of it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from celery_dlx_retry.errors import BadBrokerURL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: What is shown instead of a URL that cannot be read.
+UNREADABLE = "a URL that cannot be read"
+#: What URLs of RabbitMQ begin with.
+AMQP_SCHEMES = frozenset({"amqp", "amqps", "pyamqp"})
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*", re.ASCII | re.IGNORECASE)
+_HOST = re.compile(r"[\w.-]+")
+_IPV6 = re.compile(r"[0-9a-f:.]+(%[\w.-]+)?", re.ASCII | re.IGNORECASE)
+
+
+def read_url(url: str) -> SplitResult | None:
+    """Return the parts of a URL, or None if one of them may belong to the password."""
+    scheme, separator, rest = url.partition("://")
+    # A "/", "?" or "#" in a password ends the host too early; then the "@" is behind it.
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    tail = rest[len(authority) :]
+    if not (separator and _SCHEME.fullmatch(scheme) and tail.isprintable()) or "@" in tail or "#" in tail:
+        return None
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError, which quotes it
+    except ValueError:
+        return None
+    host = authority.rpartition("@")[2]
+    return parts if not host or is_host(parts.hostname or "") else None
+
+
+def is_host(text: str) -> bool:
+    """Whether this is a host name or an address, and nothing else."""
+    return bool(_HOST.fullmatch(text) or _IPV6.fullmatch(text))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host name or address is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bracketed(host: str) -> str:
+    """Return a host as a URL has it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def scheme_of(url: str) -> str:
+    """Return what a URL begins with; empty if it has no scheme."""
+    scheme, separator, _ = url.partition("://")
+    return scheme if separator and _SCHEME.fullmatch(scheme) else ""
+
+
+def shown_url(url: Any) -> str:
+    """Return a URL, or several, without credentials and query; UNREADABLE if one of them cannot be read."""
+    parts = [_shown(it) for it in urls_in(url)]
+    # A ";" in a password makes several URLs of one, and some of them may look well.
+    return UNREADABLE if UNREADABLE in parts else "; ".join(parts)
+
+
+def urls_in(setting: Any) -> list[str]:
+    """Return the URLs of ``broker_url``: one, several with semicolons between them, or a list."""
+    values: Iterable[Any] = setting if isinstance(setting, (list, tuple)) else [setting]
+    return [url for value in values if value for url in str(value).split(";") if url]
+
+
+def check_broker_urls(setting: Any) -> None:
+    """Raise BadBrokerURL if Kombu would take one of these for RabbitMQ, and it cannot be read."""
+    urls = urls_in(setting)
+    for number, url in enumerate(urls, 1):
+        if not _is_readable_broker(url):
+            raise BadBrokerURL(which=f"Broker URL {number} of {len(urls)}" if len(urls) > 1 else "The broker's URL")
+
+
+def _is_readable_broker(url: str) -> bool:
+    scheme = scheme_of(url).lower()
+    if not scheme:
+        return bool(_HOST.fullmatch(url))  # Kombu takes all that has no scheme for a host name
+    if scheme in AMQP_SCHEMES:
+        return read_url(url) is not None
+    # Kombu takes all that is behind "amqp+" for a host name. Another transport reads its URL itself.
+    return scheme.partition("+")[0] not in AMQP_SCHEMES
+
+
+def _shown(url: str) -> str:
+    if _HOST.fullmatch(url):
+        return url
+    parts = read_url(url)
+    if parts is None:
+        return UNREADABLE
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
