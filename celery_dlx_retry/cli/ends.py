@@ -14,6 +14,7 @@ from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
 
 from celery_dlx_retry.broker.places import shown
+from celery_dlx_retry.cli.output import printable
 from celery_dlx_retry.errors import BadBrokerURL, ConfigurationError, DLXError
 from celery_dlx_retry.worker.bootstep import Topology
 from celery_dlx_retry.worker.options import check_urls
@@ -21,6 +22,8 @@ from celery_dlx_retry.worker.options import check_urls
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# What answers on the port may send any text.
+_LONGEST_TEXT = 500
 _CHANGED = "celery_dlx_retry.changed"
 
 
@@ -36,7 +39,9 @@ def one_sentence(app: Any) -> Iterator[None]:
     except (AMQPError, KombuError, OSError) as exc:
         if isinstance(exc, BrokenPipeError) and _nobody_reads():
             raise
-        raise click.ClickException(f"{_broker(app)} cannot be used: {str(exc).rstrip('.')}.") from exc
+        raise click.ClickException(
+            f"{_broker(app)} cannot be used: {printable(str(exc)[:_LONGEST_TEXT]).rstrip('.')}."
+        ) from exc
 
 
 def told(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from celery_dlx_retry.broker.prune import prune as prune_lanes
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
-from celery_dlx_retry.cli.output import counted, json_line, json_option, table, yes_option
+from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, yes_option
 from celery_dlx_retry.cli.target import (
     is_app_named,
     ladder_option,
@@ -170,7 +170,7 @@ def policy(
             facts = {**asdict(wanted), "command": command(wanted)} if wanted else {}
             json_line({"queue": queue, "dead_letter_exchange": exchange, "policy": facts or None})
         elif wanted is None:
-            click.echo(f"# {queue} has the dead-letter exchange {exchange} already.")
+            click.echo(f"# {queue} has the dead-letter exchange {printable(exchange)} already.")
         else:
             if wanted.replaces:
                 click.echo(f"# Takes the place of the policy {wanted.replaces!r} on {queue}, and keeps what it sets.")

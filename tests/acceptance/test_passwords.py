@@ -51,13 +51,13 @@ def test_no_command_shows_a_password(words):
         done = invoke("-b", url, "dlx", *words, *(["--json"] if number % 2 and words != ["watch"] else []))
 
         assert "QX" not in done.output, url
-        assert done.exit_code, url
+        assert done.exit_code or (url in WELL and words[0] in {"plan", "permissions"}), url
 
 
 @pytest.mark.parametrize("setting", ["CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"])
 @pytest.mark.parametrize("url", WRONG)
 def test_a_url_of_the_environment_is_not_shown_either(setting, url):
-    done = invoke("-b", "amqp://127.0.0.1:1//", "dlx", "status", **{setting: url})
+    done = invoke("dlx", "status", **{setting: url})
 
     assert "QX" not in done.output
     assert "is no amqp://USER:PASSWORD@HOST:PORT/VHOST" in done.output
@@ -101,7 +101,8 @@ def start(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("url", WRONG)
+# One that Kombu takes for a host name, one that it cannot read, one that it reads wrongly, one to fail over to.
+@pytest.mark.parametrize("url", [WRONG[0], WRONG[3], WRONG[6], WRONG[11]])
 def test_a_worker_with_such_a_url_stops_with_one_sentence(start, url):
     code, told = start(url, "worker", "-P", "solo", "-l", "DEBUG")
 
@@ -118,10 +119,13 @@ def test_a_worker_that_does_not_reach_its_broker_shows_no_password(start):
     assert code
 
 
+def nothing(): ...
+
+
 @pytest.mark.parametrize("url", WRONG)
 def test_a_sender_gets_one_sentence_and_no_password(url):
     app = Celery("sender", broker=url, set_as_current=False)
-    task = app.task(print, base=DLXRetryTask, shared=False, name="shown")
+    task = app.task(nothing, base=DLXRetryTask, shared=False, name="shown")
 
     with pytest.raises(BadBrokerURL) as caught:
         task.apply_async(countdown=5)

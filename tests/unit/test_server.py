@@ -89,3 +89,21 @@ def test_a_delayed_retry_is_refused_before_rabbitmq_4_3(properties):
 
     assert "the delayed_retry of the queue 'orders' came with RabbitMQ 4.3, and is ignored here." in sentence
     assert told(version("4.3.0"), delayed_retry=["orders"]) == []
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"capabilities": 5},
+        {"capabilities": ["publisher_confirms"]},
+        {"product": "\x1b[31m" + "x" * 5_000, "version": {"a": 1}},
+        {"product": None, "version": "9" * 5_000},
+    ],
+)
+def test_what_a_hostile_broker_says_of_itself_is_short_and_printable(properties):
+    server = Server.of(properties)
+
+    assert len(str(server)) < 200
+    assert str(server).isprintable()
+    assert isinstance(server.numbers, tuple)
+    assert told(properties) != []
