@@ -134,7 +134,13 @@ def management_of(connection: Connection, url: str | None) -> Management:
         named = f"{scheme}://{bracketed(connection.hostname or 'localhost')}:{port}"
     else:
         parts = read_url(url)
-        if parts is None or parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.query:
+        if (
+            parts is None
+            or parts.scheme not in _DEFAULT_PORTS
+            or not parts.hostname
+            or parts.query
+            or " " in parts.path
+        ):
             raise BadManagementURL
         named = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         if parts.username:
