@@ -19,6 +19,7 @@ from celery.exceptions import Retry
 from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
 
 from celery_dlx_retry.core.headers import first_failed_at_ms, own_headers
+from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.core.ways import Wish
@@ -164,7 +165,9 @@ class _Hooks:
         def way_for(runtime: Runtime, queue: WorkQueue, delay_ms: int, *, wish: Wish, quickly: bool = False) -> Way:
             if wish is not Wish.RETRY:
                 return original(runtime, queue, delay_ms, wish=wish, quickly=quickly)
-            true_ms = runtime._lane_ms(delay_ms)  # noqa: SLF001 - also says what is too long
+            settings = runtime.settings
+            # It also raises for a delay that is too long.
+            true_ms = lane_ms(delay_ms, exact=runtime.exact_lanes, ratio=settings.grid, limit_ms=settings.max_delay_ms)
             there = original(runtime, queue, 0, wish=Wish.RETRY, quickly=quickly)
             return replace(there, length_ms=true_ms)
 

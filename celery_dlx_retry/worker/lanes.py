@@ -6,13 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
-from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LanesInTheMaking
+from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LanesInTheMaking, make_lanes
 from celery_dlx_retry.core.ladder import Ladder
 from celery_dlx_retry.core.lanes import lane_ms
+from celery_dlx_retry.core.topology import Topology
 from celery_dlx_retry.core.ways import TakeLane, way
 from celery_dlx_retry.errors import LanesBusy, NoAnswer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kombu.connection import Connection
 
     from celery_dlx_retry.core.settings import Settings
@@ -34,20 +37,20 @@ class Lanes:
         self._silent: dict[str, float] = {}
 
     def plain(self, queue: WorkQueue, delay_ms: int) -> Way | None:
-        """Return the lane of a retry if it has no length limit and does not expire, else None.
-
-        A lane whose queue exists and does not answer is left out for a while: the next longer one takes its messages.
-        """
+        """Return the lane of a retry if it has no length limit and does not expire, else None."""
         settings = self._settings
         length = lane_ms(delay_ms, exact=self._announced, ratio=settings.grid, limit_ms=settings.max_delay_ms)
         expires = bool(settings.lane_expires_ms) and length not in self._announced
         if settings.max_waiting is not None or expires:
             return None
-        there = self._way(queue, length)
-        while self._silent and self._silent.get(there.place, 0.0) > time.monotonic() and length < settings.max_delay_ms:
-            length = lane_ms(length + 1, exact=frozenset(), ratio=settings.grid, limit_ms=settings.max_delay_ms)
-            there = self._way(queue, length)
-        return there
+        return self._way(queue, self.answering_ms(queue, length))
+
+    def answering_ms(self, queue: WorkQueue, length_ms: int) -> int:
+        """Return the length of the lane, or of the next longer one while its queue exists and does not answer."""
+        settings = self._settings
+        while self._silent and self._is_silent(self._way(queue, length_ms)) and length_ms < settings.max_delay_ms:
+            length_ms = lane_ms(length_ms + 1, exact=frozenset(), ratio=settings.grid, limit_ms=settings.max_delay_ms)
+        return length_ms
 
     def place(self, queue: WorkQueue, delay_ms: int) -> str:
         """Return a name for the plain lane of this delay; empty if there is none."""
@@ -60,13 +63,21 @@ class Lanes:
             self._plain[key] = way(TakeLane(length_ms), self._names, queue, ladder=self._ladder)
         return self._plain[key]
 
+    def expects(self, there: Way) -> bool:
+        """Return whether the main process knows the lane or makes it: a pool process need not."""
+        return there.length_ms in self._announced or self.knows(there)
+
     def knows(self, there: Way) -> bool:
-        """Return whether the lane is known to exist."""
-        return there.length_ms in self._announced or there.place in self._seen
+        """Return whether this process has seen that the lane exists."""
+        return there.place in self._seen
 
     def saw(self, there: Way) -> None:
         """Remember that the lane took a message."""
         self._seen.add(there.place)
+
+    def saw_announced(self, queues: Iterable[WorkQueue]) -> None:
+        """Remember that the announced lanes of these work queues exist."""
+        self._seen.update(self._way(queue, length_ms).place for queue in queues for length_ms in self._announced)
 
     def forget(self, there: Way) -> None:
         """Remember that the lane is gone."""
@@ -74,14 +85,15 @@ class Lanes:
 
     def make(self, connection: Connection, there: Way) -> float:
         """Do the next step to make a plain lane; return 0 if it exists now, else the seconds until the next step."""
-        lane = there.lane
-        if lane is None or not self._settings.declare:
-            check(connection, there.needs if lane is None else lane)
-            return 0.0
         # Many retries may wait for this lane, and each of them comes here.
-        if there.place in self._seen:
+        if self.knows(there):
             return 0.0
-        if self._silent.get(there.place, 0.0) > time.monotonic():
+        lane = there.lane or Topology()  # only a way over the ladder has none, and that is not plain
+        if not self._settings.declare:
+            check(connection, lane)
+            self.saw(there)
+            return 0.0
+        if self._is_silent(there):
             raise NoAnswer(name=lane.queues[0].name, seconds=ANSWER_SECONDS)
         # An error ends this attempt: the next retry starts from the beginning.
         making = self._making.pop(there.place, None) or LanesInTheMaking(connection, self._names, lane)
@@ -90,10 +102,26 @@ class Lanes:
         except LanesBusy:
             left = BUSY_SECONDS
         except NoAnswer:
-            self._silent[there.place] = time.monotonic() + _SILENT_SECONDS
+            self._leave_out(there)
             raise
         if left:
             self._making[there.place] = making
         else:
-            self._seen.add(there.place)
+            self.saw(there)
         return left
+
+    def make_now(self, connection: Connection, there: Way, *, within: float) -> None:
+        """Make the lane and wait for it, and that many seconds for the lock. The ladder has no lane."""
+        if there.lane is None:
+            return
+        try:
+            make_lanes(connection, self._names, there.lane, within=within)
+        except NoAnswer:
+            self._leave_out(there)
+            raise
+
+    def _is_silent(self, there: Way) -> bool:
+        return self._silent.get(there.place, 0.0) > time.monotonic()
+
+    def _leave_out(self, there: Way) -> None:
+        self._silent[there.place] = time.monotonic() + _SILENT_SECONDS

@@ -22,10 +22,9 @@ from celery_dlx_retry.broker.publish import MessageCapture, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
 from celery_dlx_retry.core.headers import Failure, with_failure, with_record
 from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, landing
-from celery_dlx_retry.core.ways import TakeLadder, Wish, choose, place, way
+from celery_dlx_retry.core.ways import TakeLadder, TakeLane, Wish, choose, place, way
 from celery_dlx_retry.core.worker_topology import announced_lanes, possible_wait_queues, topology_without_lanes
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
 from celery_dlx_retry.worker.announced import announced_delays, validate_delays
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import ConfirmedProducer
     from celery_dlx_retry.core.headers import DeadRecord
     from celery_dlx_retry.core.message import Message
-    from celery_dlx_retry.core.ways import TakeLane, Way
+    from celery_dlx_retry.core.ways import Way
     from celery_dlx_retry.worker.delivery import Parcel
 
 logger = get_logger(__name__)
@@ -208,6 +207,7 @@ class Runtime:
         else:
             self._declare_or_check(connection, lanes)
         self._standing.update(queue.name for queue in queues)
+        self.lanes.saw_announced(map(work_queue, queues))
         return self.plan(queues)
 
     def declare(self, connection: Connection, queues: Iterable[Queue], *, ladder: bool) -> None:
@@ -282,6 +282,8 @@ class Runtime:
             limit_ms=self.settings.max_delay_ms,
             ladder=self.ladder,
         )
+        if isinstance(choice, TakeLane):
+            choice = TakeLane(self.lanes.answering_ms(queue, choice.length_ms))
         self._ensure(queue, ladder=isinstance(choice, TakeLadder), quickly=quickly)
         expires_ms = self._lane_expires_ms(choice)
         there = way(choice, self.names, queue, ladder=self.ladder, lane_expires_ms=expires_ms)
@@ -303,9 +305,7 @@ class Runtime:
 
         def mend(connection: Connection) -> None:
             declare(connection, there.needs)
-            if there.lane is not None:
-                within = _QUICK_LOCK_SECONDS if quickly else MAKE_SECONDS
-                make_lanes(connection, self.names, there.lane, within=within)
+            self.lanes.make_now(connection, there, within=_QUICK_LOCK_SECONDS if quickly else MAKE_SECONDS)
 
         return publisher.producer(mend=mend if self.settings.declare else None, headers=there.headers)
 
@@ -393,6 +393,3 @@ class Runtime:
         """To the broker; of several, all have their turn, while "shuffle" may try one twice and another never."""
         check_urls(self._app)
         return self._app.connection_for_write(failover_strategy="round-robin", **options)
-
-    def _lane_ms(self, delay_ms: int) -> int:
-        return lane_ms(delay_ms, exact=self.exact_lanes, ratio=self.settings.grid, limit_ms=self.settings.max_delay_ms)

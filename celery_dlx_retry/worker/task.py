@@ -275,8 +275,8 @@ class DLXRetryTask(Task):
             runtime.trust(info.queue)
         if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
             there = runtime.lanes.plain(queue, wait_ms)
-        # To a lane that may not stand this process publishes by itself, which makes it.
-        is_forwarded = there is not None and runtime.lanes.knows(there) and _REFUSABLE.isdisjoint(_names(options))
+        # If the lane may be missing, this process publishes by itself, which makes the lane.
+        is_forwarded = there is not None and runtime.lanes.expects(there) and _REFUSABLE.isdisjoint(_names(options))
         if there is None or not is_forwarded:
             there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
         failure = Failure(

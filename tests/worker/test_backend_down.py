@@ -65,6 +65,22 @@ def test_what_has_run_while_the_result_backend_is_down_is_done(project, redis, s
     assert project.depth(project.queue) == 0
 
 
+def test_a_task_whose_start_cannot_be_stored_is_kept_and_has_not_run(project, redis, sender):
+    """Celery stores STARTED before the body runs, and acknowledges the task if that fails."""
+    project.conf["result_backend"] = f"redis://{LOOPBACK}:{redis.port}/0"
+    project.conf["result_backend_transport_options"] = {"retry_policy": {"max_retries": 1, "interval_step": 0.1}}
+    project.conf["task_track_started"] = True
+    with project.worker():
+        redis.close()
+        sent = {project.send("succeed", app=sender).id for _ in range(3)}
+
+        eventually(lambda: len(project.dead()) == len(sent), within=60)
+
+    assert {letter.record.task_id: letter.record.reason for letter in project.dead()} == dict.fromkeys(sent, "failed")
+    assert project.records() == []
+    assert project.depth(project.queue) == 0
+
+
 def test_what_has_run_is_done_also_if_its_backend_takes_a_failure_but_not_its_result(project, sender):
     with project.worker(module="project_unstored") as worker:
         ids = [project.send("succeed", app=sender).id for _ in range(5)]

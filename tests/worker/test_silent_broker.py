@@ -6,7 +6,9 @@ import pytest
 from kombu.connection import Connection
 from support import eventually, proxied, put, silenced
 
+from celery_dlx_retry.broker.declare import declare_queues
 from celery_dlx_retry.broker.lane_lock import lane_lock
+from celery_dlx_retry.core.topology import WorkQueue, lane
 
 LETTERS = range(100)
 
@@ -82,3 +84,20 @@ def test_a_worker_says_so_when_a_declare_of_celery_is_not_answered(project):
             lambda: "The worker start has waited 2 s for the broker, in the step Tasks." in worker.log, within=30
         )
         worker.kill()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_retry_takes_the_next_longer_lane_if_its_own_does_not_answer(project, broker, pool):
+    """A quorum queue whose broker crashed while it was young exists and may never answer."""
+    if not broker.can_restart:
+        pytest.skip("needs a broker that it may disturb")
+    silent = project.grid_lane(700)
+    made = lane(project.names, WorkQueue(name=project.queue), project.names.lane_of(silent).delay_ms)
+    with Connection(project.url) as connection:
+        declare_queues(connection, made)
+
+    with project.worker(pool=pool, concurrency=1), silenced(broker, silent):
+        result = project.send("heal", 1, 0.7)
+        eventually(lambda: project.records(id=result.id, retries=1), within=60)
+
+    assert [run["retries"] for run in project.records(id=result.id)] == [0, 0, 1]
