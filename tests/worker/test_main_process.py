@@ -60,7 +60,7 @@ def test_a_task_that_takes_its_process_down_comes_back_later(project, how):
 
 def test_bodies_that_exit_at_once_in_a_pool_of_threads_are_each_retried_under_their_own_id(project):
     with project.worker(module="project_switching", pool="threads", concurrency=16) as worker:
-        ids = {project.send("crash", 1, "exit").id for _ in range(200)}
+        ids = {project.send("crash", 1, "exit").id for _ in range(50)}
 
         eventually(lambda: len(project.records(retries=1)) >= len(ids), within=60)
 

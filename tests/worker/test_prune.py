@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import pytest
 from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from support import eventually
@@ -42,11 +43,21 @@ def test_workers_and_prune_in_a_loop_lose_nothing(project, broker):
         eventually(lambda: set(sent) <= healed(project), within=60)
 
 
-def test_a_lane_that_is_deleted_while_it_is_made_is_made_again(project):
-    """The first retry of a delay makes its lane, which takes two seconds; somebody deletes the queue meanwhile."""
-    lane = project.grid_lane(700)
-    with project.worker(), Connection(project.url) as connection:
+@pytest.mark.parametrize("by", ["pool process", "main process"])
+def test_a_lane_that_is_deleted_while_it_is_made_is_made_again(project, by):
+    """The first retry that finds no lane makes it, which takes two seconds; an operator deletes the queue meanwhile.
+
+    A pool process makes the lanes that no task announced, the main process those that it found missing.
+    """
+    is_announced = by == "main process"
+    lane = project.lane(300) if is_announced else project.grid_lane(700)
+
+    def send():
+        return project.send("announced") if is_announced else project.send("heal", 1, 0.7)
+
+    with project.worker(module="project_forward"), Connection(project.url) as connection:
         channel = connection.default_channel
+        channel.queue_delete(lane)
 
         def is_made():
             try:
@@ -54,9 +65,9 @@ def test_a_lane_that_is_deleted_while_it_is_made_is_made_again(project):
             except NotFound:
                 return None
 
-        results = [project.send("heal", 1, 0.7) for _ in range(5)]
+        results = [send() for _ in range(5)]
         eventually(is_made)  # over an open connection: the queue must go before it is bound and holds a retry
         channel.queue_delete(lane)
 
         assert [result.get(timeout=30) for result in results] == ["healed"] * 5
-        assert project.send("heal", 1, 0.7).get(timeout=30) == "healed"
+        assert send().get(timeout=30) == "healed"
