@@ -50,7 +50,7 @@ class Attempt:
         self.rule: RuleRetry | None = None
         #: Why a publish failed; the delivery must go back to its queue then, even if the body swallowed our Reject.
         self.problem: BaseException | None = None
-        #: It is a dead letter, a failure that nobody wants kept, or a finished task whose result was not stored.
+        #: The task is over: a dead letter, a failure that is not kept, or a finished task whose result was not stored.
         self.is_ended = False
 
     @property
@@ -141,7 +141,7 @@ def is_ours(request: Any) -> bool:
 
 
 def attempt_of(request: Any) -> Attempt:
-    """The attempt that a request stands for."""
+    """Return the attempt of a request."""
     info = request.delivery_info
     if not isinstance(info, (DeliveryInfo, PlainDeliveryInfo)):
         info = request.delivery_info = PlainDeliveryInfo(info or {})

@@ -267,10 +267,10 @@ class Runtime:
         return work_queue(queue)
 
     def way_for(self, queue: WorkQueue, delay_ms: int, *, wish: Wish, quickly: bool = False) -> Way:
-        """How a message of this queue waits so long. The way back stands then, and so does the ladder, if it needs it.
+        """Return how a message of this queue waits so long; make what leads back to the queue, and the ladder.
 
-        A lane does not: whoever publishes to a missing one is told so. On a ladder without its lowest rungs a message
-        would be early and nobody told, hence each process has all of it before it uses it.
+        The lane may be missing: a publish to it finds no route, and hand_over() makes it. On a ladder without its
+        lowest rungs a message would come back early, and no error would show it. So each process makes all rungs first.
         """
         # A lane that may be full is for retries, which have a budget; an appointment would be refused for nothing.
         has_room = wish is Wish.RETRY or self.settings.max_waiting is None

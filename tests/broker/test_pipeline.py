@@ -355,6 +355,29 @@ def test_a_confirm_that_came_while_the_event_loop_stood_still_counts(bench, loop
     assert sorted(bench.ids(queue)) == sorted(told)
 
 
+def test_a_confirm_that_comes_just_after_the_event_loop_stood_still_counts(bench, loop):
+    queue, passes = bench.queue(), threading.Event()
+    passes.set()
+
+    def to_client(data):
+        if ACK in data:
+            passes.wait(10)
+        return data
+
+    with proxied(bench.url, to_client=to_client) as url:
+        it = loop(url=url, timeout_ms=300)
+        it.publish(0, queue=queue)
+        it.hear_of(1)
+
+        passes.clear()
+        it.publish(1, queue=queue)
+        stand_still(2.0)
+        threading.Timer(0.2, passes.set).start()
+
+        assert it.hear_of(2)[1] is None
+    assert len(it.connections) == 1
+
+
 def test_a_queue_whose_length_limit_is_lifted_takes_messages_again(bench, broker, loop):
     """On RabbitMQ 3.10 a channel that a full quorum queue has refused stays refused."""
     queue, other, it = bench.queue(kind="quorum"), bench.queue("other"), loop()

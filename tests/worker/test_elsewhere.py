@@ -176,6 +176,7 @@ def test_a_broker_that_is_named_late_decides_when_the_worker_starts():
     @app.task(base=DLXRetryTask, shared=False, lazy=False)
     def task(): ...
 
+    app.finalize()  # Celery binds each task again here, and not later
     before = (task.acks_late, task.reject_on_worker_lost)
     app.conf.broker_url = "memory://"
     runtime_of(app).use_flags({})
