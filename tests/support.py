@@ -37,8 +37,19 @@ def eventually(check: Callable[[], T], *, within: float = 20.0) -> T:
     return value
 
 
-def put(url: str, ids: Iterable[int], *, exchange: str = "", routing_key: str, headers: Any = None) -> None:
-    """Publish one message per id, all at once; returns when the broker has confirmed them all."""
+def put(  # noqa: PLR0913 - all that a message may have
+    url: str,
+    ids: Iterable[int],
+    *,
+    exchange: str = "",
+    routing_key: str,
+    headers: Any = None,
+    may_refuse: bool = False,
+) -> None:
+    """Publish one message per id, all at once; return when the broker has confirmed them all.
+
+    ``may_refuse``: to fill a queue. A full one counts late, and refuses the second message or a later one.
+    """
     unconfirmed: set[int] = set()
 
     def on_ack(tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
@@ -48,6 +59,8 @@ def put(url: str, ids: Iterable[int], *, exchange: str = "", routing_key: str, h
         channel = connection.channel()
         channel.confirm_select()
         channel.events["basic_ack"].add(on_ack)
+        if may_refuse:
+            channel.events["basic_nack"].add(on_ack)
         for tag, number in enumerate(ids, 1):
             message = RawMessage(
                 f"{number}", delivery_mode=2, application_headers={**(headers or {}), "id": f"{number}"}

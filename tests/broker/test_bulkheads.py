@@ -19,8 +19,7 @@ def full(bench):
     bench.use("quorum")
     queue = WorkQueue(name=bench.queue("full", "quorum", x_max_length=1, x_overflow="reject-publish"))
     bench.stand(foundation(bench.names) | around(bench.names, queue))
-    # A quorum queue counts late: it may take a second one, or refuse it.
-    put(bench.url, [0], routing_key=queue.name)
+    put(bench.url, range(3), routing_key=queue.name, may_refuse=True)
     return queue
 
 

@@ -15,7 +15,7 @@ def test_a_full_work_queue_keeps_no_orphan_of_another_one_waiting(bench, kind):
     bench.stand(foundation(bench.names))
     full = bench.queue("full", "quorum", x_max_length=1, x_overflow="reject-publish")
     work = bench.queue("work", "classic")
-    put(bench.url, range(3), routing_key=full)
+    put(bench.url, range(3), routing_key=full, may_refuse=True)
     for number, queue in enumerate([full, full, work, full, work]):
         put(bench.url, [number], exchange=bench.names.back(), routing_key=queue)
     eventually(lambda: bench.depth(bench.names.orphans()) == 5)

@@ -110,7 +110,7 @@ def test_a_lane_whose_work_queue_is_full_is_not_pruned(bench, api):
     bench.use("quorum")
     full = WorkQueue(name=bench.queue("full", "quorum", x_max_length=1, x_overflow="reject-publish"))
     bench.stand(foundation(bench.names) | around(bench.names, full))
-    put(bench.url, [0], routing_key=full.name)  # a second one may be refused
+    put(bench.url, range(3), routing_key=full.name, may_refuse=True)
     blocked = a_lane(bench, full, 100)
     put(bench.url, range(40), exchange=bench.names.lanes(), routing_key=blocked.name)
     eventually(lambda: bench.depth(blocked.name) == 0)
