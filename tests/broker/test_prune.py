@@ -9,12 +9,14 @@ from contextlib import suppress
 import pytest
 from support import eventually, put
 
+from celery_dlx_retry.broker import prune as prune_module
+from celery_dlx_retry.broker.lane_lock import lane_lock
 from celery_dlx_retry.broker.lanes import existing_lanes, make_lanes
 from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.prune import COUNT_SECONDS, prune
 from celery_dlx_retry.core.topology import ExchangeSpec, Lane, Names, Topology, WorkQueue, around, foundation, lane
-from celery_dlx_retry.errors import Forbidden, PublishError, TopologyError
+from celery_dlx_retry.errors import Forbidden, LanesBusy, PublishError, TopologyError
 
 HOLDS, LOOKED_INTO, USED_AGAIN = "something waits in it", "a process reads it", "in use again"
 
@@ -133,6 +135,25 @@ def test_a_lane_that_is_bound_again_meanwhile_stays(bench, api, work):
     assert pruned(bench, api, wanted, count_seconds=3.0) == {wanted.name: USED_AGAIN}
     publisher.join()
     assert takes(bench, wanted, work)
+
+
+def test_prune_deletes_nothing_while_another_process_holds_the_lock(bench, api, monkeypatch):
+    monkeypatch.setattr(prune_module, "_LOCK_SECONDS", 0.5)
+    unused, over = a_lane(bench, bench.work()), threading.Event()
+
+    def hold():
+        eventually(lambda: not is_bound(api, unused))
+        with lane_lock(bench.connect(), bench.names, within=5):
+            over.wait(20)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    with pytest.raises(LanesBusy):
+        pruned(bench, api, unused, count_seconds=3.0)
+    over.set()
+    other.join()
+
+    assert bench.depth(unused.name) == 0
 
 
 class Cached:
