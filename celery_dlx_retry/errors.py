@@ -34,6 +34,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
     │   ├── Unreadable              its body cannot be decoded safely, or is no task's
     │   ├── Unfitting               the task would not take these arguments
+    │   ├── NoDestination           the work queue that it came from is not known, or not to this app
     │   └── NoExport                a line of a file is no exported dead letter
     ├── CrashLoop                   the message has killed too many workers; dead letter
     ├── DeadLetter                  raised in a task: no retry, dead letter now
@@ -293,6 +294,12 @@ class Unfitting(LetterError):
     """``task``, ``problem``."""
 
     sentence = "The task {task!r} would not take these arguments: {problem}. Nothing was changed."
+
+
+class NoDestination(LetterError):
+    """``problem``."""
+
+    sentence = "It stays dead: {problem}. If you know where it belongs, replay it with --to-queue."
 
 
 class NoExport(LetterError):

@@ -29,20 +29,24 @@ def replay(  # noqa: PLR0913 - which, where to, how
     *,
     publisher: Publisher,
     wanted: Callable[[DeadMessage], bool],
-    to_queue: str | None = None,
+    destination: Callable[[DeadMessage], str] | None = None,
     change: Callable[[Message], Message] | None = None,
     page: int = PAGE,
 ) -> Generator[tuple[DeadMessage, DLXError | None], None, None]:
-    """Move the wanted ones back to the work queues that they came from; yields each, moved, or why it was not."""
+    """Move the wanted ones back to the work queues that they came from; yields each, moved, or why it was not.
+
+    ``destination`` names another queue for a letter, or raises a LetterError to keep it.
+    """
     with reading(connection, queue, page=page) as letters:
         for acknowledge, letter in letters:
             if not wanted(letter):
                 continue
             try:
+                to_queue = destination(letter) if destination else letter.record.queue
                 message = change(letter.message) if change else letter.message
                 replayed = message.with_headers(for_replay(message.headers))
                 with publisher.producer() as producer:
-                    producer.publish_message(replayed, exchange="", routing_key=to_queue or letter.record.queue)
+                    producer.publish_message(replayed, exchange="", routing_key=to_queue)
             except (Unroutable, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue

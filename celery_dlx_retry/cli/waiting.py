@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from celery_dlx_retry.cli.target import management_option, not_there, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.errors import CannotLook, Unroutable
+from celery_dlx_retry.errors import CannotLook, InvalidSetting, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,10 +108,16 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
         publisher = target.runtime.publisher
 
         def to_work_queue(seen: Seen, task: WaitingTask) -> None:
+            # The way that it takes when it is due: the sender chose the routing key in a shared lane or on a rung, and
+            # this exchange leads to no queues but work queues.
+            lane = target.names.lane_of(task.lane)
+            back = replace(target.names, kind=lane.kind).back() if lane else ""
+            if not (lane and task.queue and counts(target.connection, [task.queue])):
+                raise Unroutable(exchange=back, routing_key=task.queue)
             with publisher.producer() as producer:
                 # Without its eta, before which a worker would send it on to wait.
                 message = seen.message.with_headers({**seen.message.headers, "eta": None})
-                producer.publish_message(message, exchange="", routing_key=task.queue)
+                producer.publish_message(message, exchange=back, routing_key=task.queue)
 
         moved: list[str] = []
         try:
@@ -138,7 +144,10 @@ def cancel(
 
         def to_dead_letters(seen: Seen, task: WaitingTask) -> None:
             alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
-            letters = target.names.dead_letters(alias or task.queue)
+            try:
+                letters = target.names.dead_letters(alias or task.queue)
+            except (InvalidSetting, UnicodeError) as exc:  # no work queue can have such a name
+                raise Unroutable(exchange=target.names.dead(), routing_key=task.queue) from exc
             if not counts(target.connection, [letters]):
                 # A broadcast queue of another process: under which name its dead letters are, nothing tells.
                 raise Unroutable(exchange=target.names.dead(), routing_key=task.queue)

@@ -258,8 +258,23 @@ def without_record(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in headers.items() if not _starts(key, _RECORD)}
 
 
+def original_of(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what ``dead edit`` kept of a letter; None if it was never edited.
+
+    The worker takes the header off whatever it buries. What the broker dead-lettered is as its sender wrote it.
+    """
+    original = headers.get(ORIGINAL)
+    return original if isinstance(original, Mapping) and _last_death(headers) is None else None
+
+
 def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
-    """The record, or what the broker's own x-death tells of a message that it dead-lettered itself."""
+    """Return the record of a dead letter; None if it has none.
+
+    If the broker dead-lettered the message, x-death tells, and the record is ignored: the worker takes x-death off, so
+    the record is the sender's (test_a_forged_record_does_not_choose_the_queue_of_a_replay).
+    """
+    if (told := _broker_record(headers)) is not None:
+        return told
     found = {field.name: headers[_key(field.name)] for field in fields(DeadRecord) if _key(field.name) in headers}
     if found.keys() >= {"reason", "queue"}:  # the least that there is room for
         found = {**_facts(headers, queue=found["queue"]), **found}
@@ -267,8 +282,8 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
         found["reason"] = Reason(found["reason"])
         record = DeadRecord(**found)
     except (KeyError, TypeError, ValueError):
-        return _broker_record(headers)
-    return record if _is_sound(record) else _broker_record(headers)
+        return None
+    return record if _is_sound(record) else None
 
 
 def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +291,7 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     replays = headers.get(REPLAYS)
     kept = without_record(without_broker_headers(headers))
     # The deadline and all counts begin again, and a replay goes to the work queue by its name.
-    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY):
+    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY, ORIGINAL):
         kept.pop(name, None)
     for late in ("expires", "eta"):  # an operator's word is newer: it is to run
         if late in kept:
@@ -307,11 +322,16 @@ _BROKER_REASONS = {
 }
 
 
-def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
+def _last_death(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what the broker wrote when it last dead-lettered this message."""
     deaths = headers.get("x-death")
-    if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
+    return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], Mapping) else None
+
+
+def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
+    death = _last_death(headers)
+    if death is None:
         return None
-    death = deaths[0]
     queue = str(death.get("queue", ""))
     at = death.get("time")
     facts = _facts(headers, queue=queue)

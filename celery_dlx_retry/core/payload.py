@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.core.headers import ORIGINAL
+from celery_dlx_retry.core.headers import ORIGINAL, original_of
 from celery_dlx_retry.errors import Unreadable
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def with_payload(message: Message, payload: Payload) -> Message:
 def edited(message: Message, payload: Payload, *, argsrepr: str, kwargsrepr: str) -> Message:
     """With other arguments, and the first ones kept in a header."""
     headers = dict(message.headers)
-    if ORIGINAL not in headers:
+    if original_of(headers) is None:
         body = message.body.encode() if isinstance(message.body, str) else message.body
         if len(body) > _ORIGINAL_BYTES:
             problem = f"its body has {len(body)} bytes, and the original is kept in a header of {_ORIGINAL_BYTES}"
@@ -97,9 +97,10 @@ def edited(message: Message, payload: Payload, *, argsrepr: str, kwargsrepr: str
 def restored(message: Message) -> Message:
     """As it was before it was ever edited."""
     headers = dict(message.headers)
-    original = headers.pop(ORIGINAL, None)
-    if not isinstance(original, dict) or not isinstance(original.get("body"), (bytes, str)):
+    original = original_of(headers)
+    if original is None or not isinstance(original.get("body"), (bytes, str)):
         raise Unreadable(problem="it was never edited")
+    del headers[ORIGINAL]
     for key in ("compression", "argsrepr", "kwargsrepr"):
         headers.pop(key, None)
         if original.get(key) is not None:

@@ -20,7 +20,7 @@ from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.broker.publish import MessageCapture, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
-from celery_dlx_retry.core.headers import Failure, with_failure, with_record
+from celery_dlx_retry.core.headers import ORIGINAL, Failure, with_failure, with_record
 from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, landing
@@ -325,7 +325,9 @@ class Runtime:
             delay_ms=None,
             worker=record.worker,
         )
-        letter = message.with_headers(with_record(with_failure(message.headers, failure), record))
+        headers = with_record(with_failure(message.headers, failure), record)
+        headers.pop(ORIGINAL, None)  # an operator edits dead letters only, so this one is the sender's
+        letter = message.with_headers(headers)
         needs = self._around(queue)
         publisher = self.quick_publisher if quickly else self.publisher
         mend = functools.partial(declare, topology=needs) if self.settings.declare else None

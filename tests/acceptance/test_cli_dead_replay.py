@@ -295,7 +295,7 @@ def test_a_canary_that_nobody_has_run_in_time_is_not_known(desk):
     ("backend", "why"),
     [
         ("disabled://", "this app has no result backend"),
-        ("rpc://", "rpc:// gives a result to nobody but the sender"),
+        ("rpc://", "rpc:// gives a result only to the sender of the task"),
         ("redis://127.0.0.1:1/0", "the result backend does not answer (ConnectionError)"),
         ("nonsense://", "the result backend does not answer ("),
     ],

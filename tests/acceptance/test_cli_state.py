@@ -10,6 +10,7 @@ import time
 
 import kombu.transport
 import pytest
+from amqp import Message as RawMessage
 from kombu.connection import Connection
 from kombu.utils.url import url_to_parts
 from support import eventually
@@ -162,6 +163,27 @@ def test_a_countdown_is_listed_with_its_due_time_and_runs_now_if_asked(project, 
     dlx("waiting", "run", result.id)
 
     assert result.get(timeout=20) == "now"
+
+
+@pytest.mark.parametrize("words", [["run"], ["cancel", "--yes"]])
+def test_a_task_that_names_a_queue_of_others_does_not_get_there(project, dlx, waiting, words):
+    """On the ladder the routing key is the sender's: it may lead to work queues and to nothing else."""
+    assert waiting
+    result = project.app.send_task("project.succeed", countdown=WAIT_SECONDS)
+    (listed,) = eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == result.id])
+    victim = f"{project.prefix}.victim"
+    with Connection(project.url) as connection:
+        channel = connection.default_channel
+        channel.queue_declare(victim, durable=True, auto_delete=False)
+        rung = f"dlx-rung-{listed['lane'][-2:]}"
+        headers = {"id": f"liar-{words[0]}", "task": "project.succeed", rung: True}
+        channel.basic_publish(RawMessage(b"[]", application_headers=headers, delivery_mode=2), listed["lane"], victim)
+    eventually(lambda: [it for it in dlx.json("waiting", "list") if it["task_id"] == headers["id"]])
+
+    dlx("waiting", words[0], headers["id"], *words[1:], code=0 if words == ["run"] else 1)
+
+    assert project.depth(victim) == 0
+    dlx("waiting", "cancel", result.id, "--yes")
 
 
 def test_a_countdown_that_is_cancelled_was_never_tried(project, dlx, waiting):

@@ -701,8 +701,12 @@ def test_a_death_that_tells_nothing_is_still_a_death():
     )
 
 
-def test_our_record_goes_before_the_brokers():
-    assert record_of({**with_record({}, RECORD), **BROKER_HEADERS}) == RECORD
+def test_the_brokers_word_goes_before_a_record():
+    forged = replace(RECORD, queue="victim", family="victim", error="forged")
+
+    record = record_of({**with_record({}, forged), **BROKER_HEADERS})
+
+    assert (record.queue, record.family, record.reason, record.error) == ("orders", "orders", Reason.REJECTED, "")
 
 
 def test_a_message_that_is_no_dead_letter_has_no_record():

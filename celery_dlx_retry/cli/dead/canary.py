@@ -11,17 +11,14 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
-
-from celery.backends.base import DisabledBackend
-from celery.backends.rpc import RPCBackend
 
 from celery_dlx_retry.broker.deadletters import browse, depth
-from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
     from kombu.connection import Connection
 
+    from celery_dlx_retry.cli.dead.destinations import Destinations
+    from celery_dlx_retry.cli.dead.states import States
     from celery_dlx_retry.core.deadletter import DeadMessage
 
 SUCCEEDED, DIED, FAILED, UNKNOWN = "succeeded", "died again", "failed", "not known"
@@ -29,22 +26,6 @@ SUCCEEDED, DIED, FAILED, UNKNOWN = "succeeded", "died again", "failed", "not kno
 _POLL_SECONDS = 0.2
 # To look through a long queue costs the broker something: no more than a tenth of the time.
 _REST_PER_LOOK = 9
-
-
-def blindness(app: Any) -> str:
-    """Why no canary could be seen to succeed, whatever it does; empty if it could."""
-    try:
-        backend = app.backend
-        if isinstance(backend, DisabledBackend):
-            return "this app has no result backend"
-        if isinstance(backend, RPCBackend):
-            return "rpc:// gives a result to nobody but the sender of the task"
-        if backend.serializer == "pickle":
-            return "this app's results are pickles, which are never opened here"
-        backend.get_task_meta(str(uuid4()), cache=False)
-    except Exception as exc:  # noqa: BLE001 - any backend, with errors of its own
-        return f"the result backend does not answer ({type(exc).__name__})"
-    return ""
 
 
 def stores_no_result(app: Any, letter: DeadMessage) -> bool:
@@ -61,8 +42,9 @@ class Canaries:
     """Those that were sent ahead, with what was known of each before."""
 
     app: Any
-    to_queue: str | None
-    _is_blind: bool
+    destination: Destinations
+    #: None: the result backend cannot be asked.
+    _states: States | None
     _replays: dict[str, int] = field(default_factory=dict)
     _stored: dict[str, Any] = field(default_factory=dict)
     _queues: set[str] = field(default_factory=set)
@@ -73,9 +55,9 @@ class Canaries:
     def remember(self, letter: DeadMessage) -> None:
         """Note how things are before it is replayed."""
         task_id = letter.record.task_id
+        self._queues.add(self.destination.dead_letters(letter))
         self._replays[task_id] = letter.replays
         self._stored[task_id] = self._result(task_id)
-        self._queues.add(runtime_of(self.app).names.dead_letters(self.to_queue or letter.record.family))
         self.outcomes[task_id] = UNKNOWN
         if stores_no_result(self.app, letter):
             self.mute.add(task_id)
@@ -122,10 +104,4 @@ class Canaries:
                 self.outcomes[task_id] = FAILED
 
     def _result(self, task_id: str) -> tuple[str, str] | None:
-        if self._is_blind:
-            return None
-        try:
-            stored = self.app.backend.get_task_meta(task_id, cache=False)
-        except Exception:  # noqa: BLE001 - any backend, with errors of its own; then its word is missing
-            return None
-        return str(stored.get("status")), str(stored.get("date_done"))
+        return self._states(task_id) if self._states else None

@@ -12,6 +12,7 @@ import click
 from celery_dlx_retry.broker.moves import replay
 from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.cli.dead.canary import stores_no_result
+from celery_dlx_retry.cli.dead.destinations import Destinations
 from celery_dlx_retry.cli.output import json_line, printable
 from celery_dlx_retry.core.payload import detached, payload_of
 from celery_dlx_retry.errors import Unreadable
@@ -48,7 +49,8 @@ class ReplayRun:
     def __init__(
         self, selection: Selection, *, to_queue: str | None, detach: bool, pace: Pace | None, as_json: bool
     ) -> None:
-        self._selection, self.to_queue, self._detach = selection, to_queue, detach
+        self._selection, self._detach = selection, detach
+        self.destination = Destinations(selection.app, named=selection.named, to_queue=to_queue)
         self._pace, self._as_json = pace, as_json
         self.replayed = self.kept = 0
         self.missing = set(selection.chosen.ids)
@@ -95,7 +97,7 @@ class ReplayRun:
 
     def say(self, event: str, letter: DeadMessage, problem: DLXError | None = None) -> None:
         """One line about one letter."""
-        task_id, queue = letter.record.task_id, self.to_queue or letter.record.queue
+        task_id, queue = letter.record.task_id, self.destination.to_queue or letter.record.queue
         facts = {"event": event, "task_id": task_id, "task": letter.record.task, "queue": queue}
         if problem is not None:
             facts["problem"] = str(problem)
@@ -129,7 +131,7 @@ class ReplayRun:
                     queue,
                     publisher=runtime_of(self._selection.app).publisher,
                     wanted=wanted,
-                    to_queue=self.to_queue,
+                    destination=self.destination,
                     change=detached if self._detach else None,
                     page=self._page,
                 )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from celery_dlx_retry.cli.audit import audit
-from celery_dlx_retry.cli.dead.canary import SUCCEEDED, UNKNOWN, Canaries, blindness
+from celery_dlx_retry.cli.dead.canary import SUCCEEDED, UNKNOWN, Canaries
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.replay_run import ReplayRun
 from celery_dlx_retry.cli.dead.selection import amount, described, selects
+from celery_dlx_retry.cli.dead.states import states_of
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import json_option, printable, progress, yes_option
 from celery_dlx_retry.cli.target import connection_of
 from celery_dlx_retry.core.amounts import Pace, rate_per_second, share
+from celery_dlx_retry.errors import NoDestination
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from kombu.connection import Connection
 
     from celery_dlx_retry.cli.dead.selection import Selection
+    from celery_dlx_retry.cli.dead.states import States
 
 
 _rate = amount(rate_per_second, "a rate: 50/s, 600/m or 100/h")
@@ -72,7 +77,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
     # Whoever gives an id means that one, wherever it lies.
     selection.only_known = not selection.chosen.ids
     _insist_on_canaries(ctx, canary)
-    is_blind = _is_blind(selection, silence_is_success=silence_is_success) if canary else False
+    states = _states(selection, silence_is_success=silence_is_success) if canary else None
     run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Pace(rate) if rate else None, as_json=as_json)
     stopped, has_read_all = "", False
     with (
@@ -81,13 +86,13 @@ def replay_dead(  # noqa: PLR0913 - one per option
         KnownLetters() as confirmed,
     ):
         if dry_run or not yes:
-            found = _plan(connection, selection, run, confirmed, aloud=dry_run)
+            plan = _plan(connection, selection, run, confirmed, aloud=dry_run)
             if dry_run:
-                ctx.exit(1 if selection.tells_missing(run.missing) else 0)
+                ctx.exit(1 if selection.tells_missing(run.missing) or plan.kept else 0)
             run.forget()
             run.confirmed = confirmed
-            if found:
-                click.confirm(f"Replay {described(found)}?", abort=True, err=True)
+            if plan.found:
+                click.confirm(printable(f"Replay {described(plan.found)}{plan.to}?"), abort=True, err=True)
         selection.queues(connection)  # as long as there are none, nothing was done that an audit could tell
         changes_something()
         try:
@@ -96,7 +101,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
                     most_failed=stop_on_fail,
                     wait=canary_wait,
                     silence_is_success=silence_is_success,
-                    is_blind=is_blind,
+                    states=states,
                 )
                 stopped = judge(connection, run, selection, canary)
             if not stopped:
@@ -120,35 +125,36 @@ def replay_dead(  # noqa: PLR0913 - one per option
         ctx.exit(1)
 
 
-def _is_blind(selection: Selection, *, silence_is_success: bool) -> bool:
-    """Whether no success could be seen, and silence is to be taken for one; a usage error if it is not."""
-    why = blindness(selection.app)
+def _states(selection: Selection, *, silence_is_success: bool) -> States | None:
+    """Return how to ask for states; None if no success can be seen and silence means success, else a usage error."""
+    states, why = states_of(selection.app)
     if why and not silence_is_success:
         raise click.UsageError(
             f"--canary has to see its canaries succeed, and cannot: {why}. Nothing was moved. Give the app a "
-            "result_backend that keeps results by task id (Redis, a database), or say --silence-is-success: a canary "
+            "result_backend that can be asked (Redis, files, a database), or say --silence-is-success: a canary "
             "that has not died again within --canary-wait has then succeeded."
         )
-    return bool(why)
+    return states
 
 
 class _Judge:
     """Sends a few ahead and decides whether the rest may follow."""
 
-    def __init__(self, *, most_failed: Fraction, wait: float, silence_is_success: bool, is_blind: bool) -> None:
+    def __init__(self, *, most_failed: Fraction, wait: float, silence_is_success: bool, states: States | None) -> None:
         self._most_failed, self._wait, self._silence = most_failed, wait, silence_is_success
-        self._is_blind = is_blind
+        self._states = states
 
     def __call__(self, connection: Connection, run: ReplayRun, selection: Selection, canary: int) -> str:
         """Why the rest stays; empty if it may follow."""
-        canaries = Canaries(selection.app, run.to_queue, self._is_blind)
+        canaries = Canaries(selection.app, run.destination, self._states)
         count = 0
         for letter in selection.letters(connection):  # all are read, and keep their order
             count += 1
             if letter.record.task_id and len(canaries.ids) < canary:
-                canaries.remember(letter)
+                with suppress(NoDestination):
+                    canaries.remember(letter)
         if count and not canaries.ids:
-            return "none of them has a task id, so that nobody could see what becomes of a canary. Nothing was moved"
+            return "none of them has a task id and a known work queue, so none can be a canary. Nothing was moved"
         if len(canaries.mute) > self._most_failed * len(canaries.ids) and not self._silence:
             return (
                 f"{len(canaries.mute)} of {len(canaries.ids)} canaries store no result (ignore_result), so that nobody "
@@ -179,23 +185,48 @@ def _insist_on_canaries(ctx: click.Context, canary: int | None) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} is about canaries: give it with --canary.")
 
 
+@dataclass(slots=True)
+class _Plan:
+    """How many would be replayed out of which queue, and to where, if the app does not know that queue."""
+
+    found: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    strangers: set[str] = field(default_factory=set)
+
+    @property
+    def to(self) -> str:
+        """Name in the question the queues that the app does not know."""
+        return f" to {', '.join(sorted(self.strangers))}, which this app does not know" if self.strangers else ""
+
+
 def _plan(
     connection: Connection, selection: Selection, run: ReplayRun, confirmed: KnownLetters, *, aloud: bool
-) -> Counter[str]:
-    """How many would be replayed out of which queue."""
-    found: Counter[str] = Counter()
+) -> _Plan:
+    plan = _Plan()
     with progress("reading", selection.total(connection)) as step:
         for letter in selection.letters(connection, step):
-            found[letter.queue] += 1
             confirmed.add(letter)
+            try:
+                queue = run.destination(letter)
+            except NoDestination as problem:
+                plan.kept += 1
+                run.missing.discard(letter.record.task_id)
+                if aloud:
+                    run.say("would keep", letter, problem)
+                continue
+            plan.found[letter.queue] += 1
+            if not run.destination.is_apps(queue):
+                plan.strangers.add(queue)
             run.note(letter)
             if aloud:
                 run.say("would replay", letter)
     if aloud:
-        run.tell({"event": "summary", "would_replay": found.total()}, f"{found.total()} would be replayed")
+        facts = {"would_replay": plan.found.total(), "would_keep": plan.kept}
+        kept = f", {plan.kept} would be kept" if plan.kept else ""
+        run.tell({"event": "summary", **facts}, f"{plan.found.total()} would be replayed{kept}")
     for line in run.effects():
         click.echo(line, err=True)
-    return found
+    return plan
 
 
 def _tell(run: ReplayRun, stopped: str, *, not_found: list[str]) -> None:

@@ -12,7 +12,7 @@ from celery_dlx_retry.cli.output import json_line, json_option, printable, secon
 from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.export import shown
-from celery_dlx_retry.core.headers import ORIGINAL
+from celery_dlx_retry.core.headers import original_of
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.payload import payload_of
 from celery_dlx_retry.errors import Unreadable
@@ -68,7 +68,7 @@ def _facts(letter: DeadMessage, *, with_args: bool) -> dict[str, Any]:
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
         "body_bytes": len(message.body),
-        "edited": ORIGINAL in message.headers,
+        "edited": original_of(message.headers) is not None,
         "links": _links(letter),
         "headers": _foreign_headers(letter),
         "properties": _properties(letter),
@@ -90,7 +90,7 @@ def _lines(letter: DeadMessage, *, with_args: bool) -> Iterator[str]:
         ("group", f"{letter.fingerprint.group}, {letter.fingerprint.error} at {letter.fingerprint.where}"),
         ("links", "not known: the body is not JSON" if links is None else ", ".join(links) or "none"),
         ("body", f"{len(message.body)} bytes of {message.content_type}, {message.content_encoding}"),
-        ("edited", "yes; dead edit --undo brings the original back" if ORIGINAL in message.headers else "no"),
+        ("edited", "yes; dead edit --undo brings the original back" if original_of(message.headers) else "no"),
     ):
         yield f"  {name:<11} {' '.join(str(value).splitlines())}"
     yield "history"
