@@ -5,12 +5,19 @@ Published, confirmed, acknowledged, one after the other: whoever stops in betwee
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
+from amqp.exceptions import AMQPError
+from amqp.serialization import dumps, loads
+
 from celery_dlx_retry.broker.deadletters import reading
+from celery_dlx_retry.broker.publish import PROBE, kept_properties
 from celery_dlx_retry.broker.reader import PAGE
+from celery_dlx_retry.core.frame import check_properties, room_beside, size_of
 from celery_dlx_retry.core.headers import for_replay, with_record
-from celery_dlx_retry.errors import LetterError, Unroutable
+from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.errors import LetterError, Unpublishable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -19,8 +26,10 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.broker.publish import Publisher
     from celery_dlx_retry.core.deadletter import DeadMessage
-    from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.errors import DLXError
+
+# With this the broker looks for a consumer of our own channel, and refuses the message if there is none.
+_FAST_REPLY = "amq.rabbitmq.reply-to"
 
 
 def replay(  # noqa: PLR0913 - which, where to, how
@@ -85,6 +94,33 @@ def discard(
             if wanted(letter):
                 acknowledge()
                 yield letter
+
+
+def check_message(message: Message) -> None:
+    """Raise Unpublishable if AMQP cannot carry a message to a queue, or if py-amqp could not read it there."""
+    properties = {**kept_properties(message), "content_type": message.content_type}
+    check_properties({**properties, "content_encoding": message.content_encoding})
+    if message.properties.get("reply_to") == _FAST_REPLY:
+        raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's own name for a consumer of the sender")
+    try:
+        size, room = size_of(dict(message.headers)), room_beside(properties)
+        if size > room:
+            raise Unpublishable(what="the table of headers", problem=f"has {size} bytes; {room} fit a frame")
+        loads("F", dumps("F", [dict(message.headers)]), 0)
+    except (AMQPError, ArithmeticError, OSError, RecursionError, TypeError, ValueError, struct.error) as exc:
+        raise Unpublishable(what="a header", problem=f"cannot be encoded ({type(exc).__name__})") from exc
+
+
+def takes_body(publisher: Publisher, size: int) -> bool:
+    """Whether the broker takes a body of so many bytes: it refuses one over its ``max_message_size``."""
+    message = Message(body=bytes(size), content_type=None, content_encoding=None, headers={}, properties={})
+    try:
+        put(publisher, PROBE, message)
+    except Unroutable:  # it read the message, and no queue has this name
+        return True
+    except Unpublishable:
+        return False
+    return True
 
 
 def put(publisher: Publisher, queue: str, message: Message) -> None:

@@ -214,7 +214,6 @@ class ConfirmedProducer(Producer):
 
     def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
         """Publish a message as it is."""
-        properties = {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
         self.publish(
             bytes_of(message),
             exchange=exchange,
@@ -225,7 +224,7 @@ class ConfirmedProducer(Producer):
             content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
             content_encoding=message.content_encoding,
             compression=message.compression,
-            **properties,
+            **kept_properties(message),
         )
 
     def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
@@ -297,6 +296,11 @@ class MessageCapture(ConfirmedProducer):
 
 def _expect(*_: Any) -> None:
     """What comes back is what was to come back."""
+
+
+def kept_properties(message: Message) -> dict[str, Any]:
+    """Return the properties that a copy of a message has."""
+    return {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
 
 
 def bytes_of(message: Message) -> bytes:

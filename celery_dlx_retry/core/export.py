@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from datetime import datetime, timezone
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.core.message import Message
@@ -41,26 +41,29 @@ def to_line(letter: DeadMessage) -> str:
     )
 
 
-def from_line(line: str, *, number: int) -> tuple[str, Message]:
+def from_line(line: str | bytes, *, number: int) -> tuple[str, Message]:
     """The dead-letter queue and the message of a line; raises NoExport, which names the line."""
     try:
         found = json.loads(line)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise NoExport(line=number, problem=f"its format is not {FORMAT!r}")
-        body, headers = _unpacked(found["body"]), _unpacked(found["headers"])
-        properties = {str(key): _unpacked(value) for key, value in found["properties"].items()}
-        if not isinstance(body, (str, bytes)) or not isinstance(headers, dict) or not isinstance(found["queue"], str):
-            raise NoExport(line=number, problem="queue, headers or body have another type")
-    except (KeyError, TypeError, AttributeError, ValueError, InvalidOperation, OverflowError, RecursionError) as exc:
+        queue, kind, encoding = found["queue"], found["content_type"], found["content_encoding"]
+        body, headers, properties = (_unpacked(found[name]) for name in ("body", "headers", "properties"))
+        body = body.encode() if isinstance(body, str) else body
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OSError, RecursionError) as exc:
         raise NoExport(line=number, problem=f"it cannot be read ({type(exc).__name__})") from exc
-    message = Message(
-        body=body.encode() if isinstance(body, str) else body,
-        content_type=found.get("content_type"),
-        content_encoding=found.get("content_encoding"),
-        headers=headers,
-        properties=properties,
-    )
-    return found["queue"], message
+    for name, value, wanted in (
+        ("queue", queue, str),
+        ("content_type", kind, (str, type(None))),
+        ("content_encoding", encoding, (str, type(None))),
+        ("properties", properties, dict),
+        ("headers", headers, dict),
+        ("body", body, bytes),
+    ):
+        if not isinstance(value, wanted):
+            raise NoExport(line=number, problem=f"its {name} cannot be a {type(value).__name__}")
+    message = Message(body=body, content_type=kind, content_encoding=encoding, headers=headers, properties=properties)
+    return queue, message
 
 
 def shown(value: Any) -> Any:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from typing import TYPE_CHECKING
+
+from celery_dlx_retry.core.export import shown
+from celery_dlx_retry.core.headers import without_broker_headers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -13,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class KnownLetters:
-    """Counts letters by what makes each the one it is."""
+    """Counts letters that are the same, and remembers which have the same task id and time of death."""
 
     def __init__(self) -> None:
-        # An empty name: a file of SQLite's own, which is gone when it is closed.
+        # An empty name: a temporary file of SQLite, which deletes it when it is closed.
         self._database = sqlite3.connect("")
         self._database.execute("CREATE TABLE letter (key BLOB PRIMARY KEY, count INTEGER) WITHOUT ROWID")
+        self._database.execute("CREATE TABLE death (key BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def __enter__(self) -> Self:
         return self
@@ -27,26 +32,46 @@ class KnownLetters:
         self._database.close()
 
     def add(self, letter: DeadMessage) -> None:
-        """One more lies there."""
+        """Count one more that lies there."""
         self._database.execute(
             "INSERT INTO letter VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET count = count + 1", (_key(letter),)
         )
+        if _has_death(letter):
+            self._database.execute("INSERT OR IGNORE INTO death VALUES (?)", (_digest(*_death(letter)),))
 
     def takes(self, letter: DeadMessage) -> bool:
-        """Whether this one lies there, and no other was taken for it before."""
+        """Return whether the same letter lies there, and was not taken for another one before."""
         taken = self._database.execute(
             "UPDATE letter SET count = count - 1 WHERE key = ? AND count > 0", (_key(letter),)
         )
         return taken.rowcount == 1
 
+    def has_other_version(self, letter: DeadMessage) -> bool:
+        """Return whether a letter lies there that died in the same queue at the same time under the same task id."""
+        found = self._database.execute("SELECT 1 FROM death WHERE key = ?", (_digest(*_death(letter)),))
+        return _has_death(letter) and found.fetchone() is not None
+
+
+def _has_death(letter: DeadMessage) -> bool:
+    return bool(letter.record.task_id and letter.record.died_at_ms)
+
+
+def _death(letter: DeadMessage) -> list[bytes]:
+    record = letter.record
+    return [text.encode("utf-8", "replace") for text in (letter.queue, record.task_id, str(record.died_at_ms))]
+
 
 def _key(letter: DeadMessage) -> bytes:
-    """A task dies in one queue at one time; what has no id or no time of death is known by its body.
+    """Body and headers belong to it: a letter that was edited, here or in a file, is another one."""
+    body = letter.message.body
+    try:
+        kept = {repr(key): shown(value) for key, value in without_broker_headers(letter.message.headers).items()}
+        headers = json.dumps(kept, sort_keys=True, default=str)  # a quorum queue sorts them when it adds its own
+    except RecursionError:
+        headers = ""
+    body = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    return _digest(*_death(letter), headers.encode(), body)
 
-    Not by the body of others: whoever edits a letter does not make it another one.
-    """
-    record, body = letter.record, letter.message.body
-    parts = [letter.queue.encode(), record.task_id.encode("utf-8", "replace"), str(record.died_at_ms).encode()]
-    if not (record.task_id and record.died_at_ms):
-        parts.append(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body))
-    return hashlib.sha256(b"\0".join(parts)).digest()
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(b"%d:%s" % (len(part), part) for part in parts)).digest()
