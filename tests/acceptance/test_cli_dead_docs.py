@@ -66,6 +66,6 @@ def test_the_fields_of_json_are_those_on_the_page(desk):
     assert set(shown) - set(listed) == described("dead show")
     assert set(group) == described("dead groups")
     found = {field for row in (*planned, *moved) for field in row}
-    assert found - {"would_replay"} == described("dead replay") - {"problem", "outcomes"}
+    assert found - {"would_replay", "would_keep"} == described("dead replay") - {"problem", "outcomes"}
     for failure in listed["history"]:
         assert set(failure) == {"attempt", "at_ms", "error", "delay_ms", "worker", "rule", "rule_retry"}
