@@ -63,7 +63,7 @@ def _reader(backend: Any) -> Callable[[Any, str], tuple[str, str] | None] | None
 
 
 def _is_compressed(backend: Any) -> bool:
-    return bool(getattr(backend, "compression", None))  # Celery 5.7 has it
+    return bool(getattr(backend, "compression", None))  # an older Celery has no such attribute
 
 
 def _name(cls: type) -> str:
