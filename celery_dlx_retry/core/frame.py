@@ -130,7 +130,7 @@ def size_of(value: Any) -> int:
 
 
 def _size_of_table(table: Mapping[Any, Any]) -> int:
-    size = 5  # and no call for what most of it is: texts, and nothing
+    size = 5  # and no call for what most of it is: texts, small numbers, None
     for key, value in table.items():
         if type(key) is str and key.isascii() and len(key) <= _NAME_BYTES:
             size += 1 + len(key)
@@ -140,6 +140,8 @@ def _size_of_table(table: Mapping[Any, Any]) -> int:
             size += 1
         elif type(value) is str and value.isascii():
             size += 5 + len(value)
+        elif type(value) is int and -_SHORT_INT <= value <= _SHORT_INT:
+            size += 5
         else:
             try:
                 size += size_of(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.ways import Way
 
 _SILENT_SECONDS = 300.0
+_MOST_DELAYS = 1_000
 
 
 class Lanes:
@@ -32,6 +34,8 @@ class Lanes:
         self._settings, self._names, self._announced = settings, names, announced
         self._ladder = Ladder.of(settings)
         self._plain: dict[tuple[str, int], Way] = {}
+        #: Every retry asks for the length of its lane three times.
+        self._plain_length = functools.lru_cache(_MOST_DELAYS)(self._plain_lane_ms)
         self._seen: set[str] = set()
         self._making: dict[str, LanesInTheMaking] = {}
         self._silent: dict[str, float] = {}
@@ -39,9 +43,8 @@ class Lanes:
     def plain(self, queue: WorkQueue, delay_ms: int) -> Way | None:
         """Return the lane of a retry if it has no length limit and does not expire, else None."""
         settings = self._settings
-        length = lane_ms(delay_ms, exact=self._announced, ratio=settings.grid, limit_ms=settings.max_delay_ms)
-        expires = bool(settings.lane_expires_ms) and length not in self._announced
-        if settings.max_waiting is not None or expires:
+        length = self._plain_length(delay_ms)
+        if length is None:
             return None
         return self._way(queue, self.answering_ms(queue, length))
 
@@ -51,6 +54,12 @@ class Lanes:
         while self._silent and self._is_silent(self._way(queue, length_ms)) and length_ms < settings.max_delay_ms:
             length_ms = lane_ms(length_ms + 1, exact=frozenset(), ratio=settings.grid, limit_ms=settings.max_delay_ms)
         return length_ms
+
+    def _plain_lane_ms(self, delay_ms: int) -> int | None:
+        settings = self._settings
+        length = lane_ms(delay_ms, exact=self._announced, ratio=settings.grid, limit_ms=settings.max_delay_ms)
+        expires = bool(settings.lane_expires_ms) and length not in self._announced
+        return None if settings.max_waiting is not None or expires else length
 
     def place(self, queue: WorkQueue, delay_ms: int) -> str:
         """Return a name for the plain lane of this delay; empty if there is none."""
