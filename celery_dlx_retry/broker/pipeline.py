@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
+from celery_dlx_retry.broker.encoding import bytes_of, encoded
 from celery_dlx_retry.broker.publish import (
     BROKER_ERRORS,
     LONGEST_IDLE_SECONDS,
     PERSISTENT,
     PROBE,
-    bytes_of,
     drop,
     open_connection,
 )
@@ -202,20 +202,16 @@ class Pipeline:
         if (flaw := self._flaw_of(message)) is not None:
             raise flaw
         properties = {**message.properties, "delivery_mode": PERSISTENT}
-        try:
-            prepared = self._channel.prepare_message(
-                bytes_of(message),
-                properties.pop("priority", None),
-                message.content_type,
-                message.content_encoding,
-                dict(message.headers),
-                properties,
-            )
-            encoded = prepared._serialize_properties()  # noqa: SLF001 - py-amqp has no public way
-        except Exception as exc:
-            raise Unpublishable(what="its content", problem=f"raises {type(exc).__name__}") from exc
-        prepared._serialize_properties = lambda: encoded  # noqa: SLF001 - not twice
-        return prepared
+        priority = properties.pop("priority", None)
+        return encoded(
+            self._channel,
+            bytes_of(message),
+            priority,
+            message.content_type,
+            message.content_encoding,
+            message.headers,
+            properties,
+        )
 
     def _flaw_of(self, message: Message) -> Unpublishable | None:
         longest = self._longest_body

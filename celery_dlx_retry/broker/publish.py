@@ -15,6 +15,7 @@ from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacke
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 from kombu.messaging import Producer
 
+from celery_dlx_retry.broker.encoding import bytes_of, encoded
 from celery_dlx_retry.broker.places import shown
 from celery_dlx_retry.core.frame import check_name, check_properties, fitted, has_room, room_beside, size_of
 from celery_dlx_retry.core.headers import without_broker_headers
@@ -238,7 +239,7 @@ class ConfirmedProducer(Producer):
         except AccessRefused as exc:
             raise Disallowed(problem=str(exc)) from exc
         except PreconditionFailed as exc:
-            # Its size, a copy (CC) to what is not a list of queues, or the name of another user.
+            # Its size, or the name of another user.
             raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
@@ -250,6 +251,34 @@ class ConfirmedProducer(Producer):
             raise
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+
+    def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
+        self,
+        body: Any,
+        priority: int | None,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        routing_key: str,
+        mandatory: bool,  # noqa: FBT001
+        _immediate: bool,  # noqa: FBT001
+        exchange: str,
+        _declare: Any,
+        timeout: float | None = None,
+        confirm_timeout: float | None = None,
+        *_: Any,
+    ) -> None:
+        """Do what Kombu does, after all of it is encoded."""
+        channel = self.channel
+        channel.basic_publish(
+            encoded(channel, body, priority, content_type, content_encoding, headers, properties),
+            exchange=exchange,
+            routing_key=routing_key,
+            mandatory=mandatory,
+            timeout=timeout,
+            confirm_timeout=confirm_timeout,
+        )
 
     def _reconnect(self) -> None:
         connection = self.connection
@@ -301,17 +330,6 @@ def _expect(*_: Any) -> None:
 def kept_properties(message: Message) -> dict[str, Any]:
     """Return the properties that a copy of a message has."""
     return {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
-
-
-def bytes_of(message: Message) -> bytes:
-    """The body as it was on the wire: py-amqp decodes what says how, and takes an empty one for text."""
-    body = message.body
-    if not isinstance(body, str):
-        return bytes(body or b"")
-    try:
-        return body.encode(message.content_encoding or "utf-8") if body else b""
-    except (LookupError, UnicodeError):
-        return body.encode("utf-8", "surrogatepass")
 
 
 def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bool = True) -> None:

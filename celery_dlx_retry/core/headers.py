@@ -31,6 +31,10 @@ RUNG = "dlx-rung-"
 #: Body and representation of the arguments before an operator edited them.
 ORIGINAL = "dlx-original"
 
+#: RabbitMQ routes a message to each name in these headers, too: what goes on with them multiplies. It looks for exactly
+#: these names; py-amqp writes a name of bytes as it is.
+COPIES = frozenset(("CC", "BCC", b"CC", b"BCC"))
+
 _RECORD = "dlx-dead-"
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
 _HISTORY_LENGTH = 20
@@ -229,12 +233,24 @@ _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what belongs to the way that a message came: every ``x-*`` header that RabbitMQ wrote, and the rungs.
+    """Drop what belongs to the way that a message came: ``x-*`` headers of RabbitMQ, the rungs, CC and BCC.
 
-    A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies.
+    A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies; a copied CC
+    makes more messages of each one.
     """
     # Three times for every retry, hence without _starts().
-    return {key: value for key, value in headers.items() if not (isinstance(key, str) and key.startswith(_BROKERS))}
+    return {
+        key: value
+        for key, value in headers.items()
+        if key not in COPIES and not (isinstance(key, str) and key.startswith(_BROKERS))
+    }
+
+
+def without_copies(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the headers without CC and BCC."""
+    if COPIES.isdisjoint(headers):
+        return headers
+    return {key: value for key, value in headers.items() if key not in COPIES}
 
 
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.functional import fxrange
 
 from celery_dlx_retry.broker.places import places
-from celery_dlx_retry.core.headers import without_broker_headers
+from celery_dlx_retry.core.headers import COPIES, without_broker_headers
 from celery_dlx_retry.core.ladder import skipped
 from celery_dlx_retry.core.ways import Wish
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
@@ -49,7 +49,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
     app = task.app
     options = {**routed(task, args, kwargs, options), "router": NoRouter()}
     queue = destination(app, options)
-    if queue is None or _goes_elsewhere(app, options):
+    # CC and BCC name more queues: Celery publishes to all of them, and the worker that gets a message sends it on.
+    if queue is None or _goes_elsewhere(app, options) or not COPIES.isdisjoint(options.get("headers") or ()):
         logger.debug("left to Celery task=%s: it leads to no one queue of the app on its broker", task.name)
         return apply_async(**options)
     runtime = runtime_of(app)

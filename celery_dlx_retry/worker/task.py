@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-# The broker may refuse a message for these, and closes the channel then. The one of the main process is shared by all
+# The broker may refuse a message for it, and closes the channel then. The one of the main process is shared by all
 # retries, so the pool process publishes such a message by itself.
-_REFUSABLE = frozenset(("CC", "BCC", "user_id"))
+_REFUSABLE = frozenset(("user_id",))
 _SURELY_TAKEN_BYTES = 65_536
 
 

@@ -252,6 +252,20 @@ def test_expires_is_kept_and_is_no_shorter_time_on_the_way(project, web, nobody)
         assert "expiration" not in connection.default_channel.basic_get(nobody, no_ack=True).properties
 
 
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_a_copy_of_an_appointment_reaches_its_queue_once(project, web, nobody, name):
+    with Connection(project.url) as connection:
+        connection.default_channel.queue_declare(nobody, durable=True, auto_delete=False)
+    sent = time.time()
+
+    result = web.note.apply_async(countdown=SOON, headers={name: [nobody]})
+
+    assert ran(project, result)["at"] >= sent + SOON
+    eventually(lambda: project.depth(nobody) == 1)
+    eventually(lambda: in_the_ladder(project) == 0)
+    assert len(project.records(id=result.id)) == 1
+
+
 def test_what_expires_while_it_waits_is_revoked_and_not_run(project, web):
     result = web.note.apply_async(countdown=0.8, expires=0.4)
 

@@ -1,0 +1,57 @@
+"""Encode a message before it is published. Each publish of a task's message passes here, over whichever connection."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import FrameSyntaxError
+
+from celery_dlx_retry.core.headers import without_copies
+from celery_dlx_retry.errors import Unpublishable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_dlx_retry.core.message import Message
+
+# What py-amqp raises for a value that it cannot write.
+_ENCODING_ERRORS = (
+    *(struct.error, FrameSyntaxError, RecursionError, OverflowError),
+    *(AttributeError, LookupError, TypeError, ValueError),
+)
+
+
+def encoded(  # noqa: PLR0913, PLR0917 - the order of Kombu's prepare_message
+    channel: Any,
+    body: bytes | str,
+    priority: Any,
+    content_type: str | None,
+    content_encoding: str | None,
+    headers: Mapping[str, Any],
+    properties: dict[str, Any],
+) -> Any:
+    """Return the message for ``basic_publish``, without CC and BCC. Raise Unpublishable if AMQP cannot carry it.
+
+    No byte is in the socket by then: an error in the middle of a publish would cost the connection.
+    """
+    try:
+        message = channel.prepare_message(
+            *(body, priority, content_type, content_encoding), without_copies(headers), properties
+        )
+        octets = message._serialize_properties()  # noqa: SLF001 - py-amqp has no public way
+    except _ENCODING_ERRORS as exc:
+        raise Unpublishable(what="its content", problem=f"raises {type(exc).__name__}") from exc
+    message._serialize_properties = lambda: octets  # noqa: SLF001 - not twice
+    return message
+
+
+def bytes_of(message: Message) -> bytes:
+    """The body as it was on the wire: py-amqp decodes what says how, and takes an empty one for text."""
+    body = message.body
+    if not isinstance(body, str):
+        return bytes(body or b"")
+    try:
+        return body.encode(message.content_encoding or "utf-8") if body else b""
+    except (LookupError, UnicodeError):
+        return body.encode("utf-8", "surrogatepass")
