@@ -56,7 +56,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
                 replayed = message.with_headers(for_replay(message.headers))
                 with publisher.producer() as producer:
                     producer.publish_message(replayed, exchange="", routing_key=to_queue)
-            except (Unroutable, LetterError) as problem:
+            except (Unroutable, Unpublishable, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue
             acknowledge()

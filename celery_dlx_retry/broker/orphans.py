@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.core.headers import without_broker_headers
-from celery_dlx_retry.errors import Nacked, Unroutable
+from celery_dlx_retry.errors import Nacked, Unpublishable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -44,6 +44,8 @@ def return_orphans(connection: Connection, names: Names, queues: Collection[str]
             try:
                 with publisher.producer() as producer:
                     producer.publish_message(message, exchange="", routing_key=seen.routing_key)
+            except Unpublishable:
+                continue  # its own fault: it stays, and the others go on
             except (Unroutable, Nacked):
                 # Gone again, or full: its orphans stay, and those of other queues go on.
                 open_queues.discard(seen.routing_key)

@@ -10,9 +10,9 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import looking
+from celery_dlx_retry.core.header_numbers import LAST_MS, ms_since_1970, retries_of
 from celery_dlx_retry.core.headers import history_of, parked_at_ms_of
-from celery_dlx_retry.core.units import is_count
-from celery_dlx_retry.errors import Unroutable
+from celery_dlx_retry.errors import Unpublishable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.broker.look import Seen
     from celery_dlx_retry.core.topology import Lane
-
-_LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def due(task: WaitingTask) -> float:
 
 def take(
     connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Seen, WaitingTask], None]
-) -> Generator[tuple[WaitingTask, Unroutable | None], None, None]:
+) -> Generator[tuple[WaitingTask, Unroutable | Unpublishable | None], None, None]:
     """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
 
     ``hand_over`` returns when the broker has the message in its new place. Published, confirmed, acknowledged: whoever
@@ -84,7 +82,7 @@ def take(
             task_ids.remove(task.task_id)
             try:
                 hand_over(seen, task)
-            except Unroutable as problem:
+            except (Unroutable, Unpublishable) as problem:
                 yield task, problem  # it keeps waiting, and the others have their turn
                 continue
             seen.acknowledge()
@@ -100,17 +98,16 @@ def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
     # A task that was parked, and has failed since, waits for its retry.
     parked = parked_at_ms > failed_at_ms
     at_ms = parked_at_ms if parked else failed_at_ms
-    since_ms = at_ms if 0 < at_ms <= _LAST_MS - lane.delay_ms else None
+    since_ms = at_ms if 0 < at_ms <= LAST_MS - lane.delay_ms else None
     # The worker wrote the time just before it published: what is told is early by that, and the return never is.
     due_ms = None if since_ms is None or lane.is_rung else since_ms + lane.delay_ms
-    retries = headers.get("retries")
     return WaitingTask(
         task=str(headers.get("task", "")),
         task_id=str(headers.get("id", "")),
         queue=lane.queue or seen.routing_key,
         lane=lane.name,
         delay_ms=lane.delay_ms,
-        retry=retries if is_count(retries) else 0,
+        retry=retries_of(headers),
         since_ms=since_ms,
         # A retry has no eta; what is parked is past it.
         due_ms=due_ms if parked else _eta_ms(headers.get("eta")) or due_ms,
@@ -125,4 +122,4 @@ def _eta_ms(eta: object) -> int | None:
         at = datetime.fromisoformat(str(eta))
     except ValueError:
         return None
-    return None if at.tzinfo is None else int(at.timestamp() * 1000)
+    return None if at.tzinfo is None else ms_since_1970(at)

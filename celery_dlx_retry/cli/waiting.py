@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.waiting import WaitingTask
     from celery_dlx_retry.cli.target import Target
     from celery_dlx_retry.core.topology import Lane
+    from celery_dlx_retry.errors import DLXError
 
 _PARKED = "parked by its breaker, which may park it again"
 
@@ -230,7 +231,7 @@ def _take(  # noqa: PLR0913 - which, where to, how told
     return left
 
 
-def _say(task: WaitingTask, problem: Unroutable | None, *, done: str, as_json: bool) -> None:
+def _say(task: WaitingTask, problem: DLXError | None, *, done: str, as_json: bool) -> None:
     if as_json:
         json_line({**asdict(task), "result": "kept" if problem else done, "problem": str(problem or "")})
     else:

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
-from celery_dlx_retry.core.headers import REPLAYS, DeadRecord, Failure, history_of, record_of
+from celery_dlx_retry.core.headers import DeadRecord, Failure, history_of, record_of, replays_of
 from celery_dlx_retry.core.message import Message  # noqa: TC001 - a dataclass field
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import is_orphans_way, waited_for
-from celery_dlx_retry.core.units import is_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +33,11 @@ class DeadMessage:
 def dead_message(message: Message, *, queue: str, exchange: str, routing_key: str) -> DeadMessage:
     """What a message in a dead-letter queue tells; exchange and routing key are those that it came by."""
     headers = message.headers
-    replays = headers.get(REPLAYS)
     return DeadMessage(
         message=message,
         record=_record(headers, exchange=exchange, routing_key=routing_key),
         history=history_of(headers),
-        replays=replays if is_count(replays) else 0,
+        replays=replays_of(headers),
         queue=queue,
     )
 

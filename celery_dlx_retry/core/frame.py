@@ -115,13 +115,20 @@ def _is_carried(headers: Mapping[str, Any]) -> bool:
 
 def size_of(value: Any) -> int:
     """How many bytes this takes in a header table; never fewer. Raise Unpublishable for what AMQP cannot carry."""
+    try:
+        return _size_of(value)
+    except RecursionError:
+        raise _unfit("is nested too deeply") from None
+
+
+def _size_of(value: Any) -> int:
     # Twice for every retry, hence the commonest first.
     if isinstance(value, str):
         return 5 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
     if value is None or isinstance(value, int):
         return 1 if value is None else _size_of_int(value)
     if isinstance(value, (list, tuple)):
-        return 5 + sum(map(size_of, value))
+        return 5 + sum(map(_size_of, value))
     if isinstance(value, bytes):
         return 5 + len(value)
     if isinstance(value, dict):
@@ -144,7 +151,7 @@ def _size_of_table(table: Mapping[Any, Any]) -> int:
             size += 5
         else:
             try:
-                size += size_of(value)
+                size += _size_of(value)
             except Unpublishable as unfit:
                 raise Unpublishable(what=f"the header {key!r:.80}", problem=unfit.problem) from None
     return size

@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from celery_dlx_retry.core.frame import size_of
+from celery_dlx_retry.core.header_numbers import (
+    LAST_MS,
+    MOST_COUNT,
+    bounded_count,
+    count_of,
+    is_time_ms,
+    ms_since_1970,
+    retries_of,
+    time_ms_of,
+)
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.rule_retries import RULE_RETRIES
 from celery_dlx_retry.core.units import is_count
@@ -47,7 +57,6 @@ _NAME_BYTES = 255
 _FRAME_BYTES = 120_000
 _TRACEBACK_BYTES = 30_000
 _NUMBERS = ("attempts", "died_at_ms")
-_LAST_MS = 253_402_300_799_999  # of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +129,10 @@ def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
             return rows
         return [
             [
-                _whole(attempt),
-                _whole(at_ms),
+                _count(attempt),
+                _time_ms(at_ms),
                 cut(str(error), _ENTRY_BYTES),
-                None if delay_ms is None else _whole(delay_ms),
+                None if delay_ms is None else _time_ms(delay_ms),
                 cut(str(worker), _ENTRY_BYTES),
                 *_mended_rule(rule),
             ]
@@ -139,9 +148,9 @@ def _is_as_written(row: Any) -> bool:
     return (
         type(row) is list
         and type(attempt) is type(at_ms) is int
-        and (delay_ms is None or (type(delay_ms) is int and 0 <= delay_ms <= _LAST_MS))
-        and 0 <= attempt <= _LAST_MS
-        and 0 <= at_ms <= _LAST_MS
+        and (delay_ms is None or (type(delay_ms) is int and 0 <= delay_ms <= LAST_MS))
+        and 0 <= attempt <= MOST_COUNT
+        and 0 <= at_ms <= LAST_MS
         and type(error) is type(worker) is str
         and len(error) <= _ENTRY_BYTES
         and len(worker) <= _ENTRY_BYTES
@@ -153,7 +162,11 @@ def _is_as_written(row: Any) -> bool:
 
 def _is_rule_as_written(name: Any, retry: Any) -> bool:
     return (
-        type(name) is str and len(name) <= _RULE_BYTES and name.isascii() and type(retry) is int and 0 < retry < 2**31
+        type(name) is str
+        and len(name) <= _RULE_BYTES
+        and name.isascii()
+        and type(retry) is int
+        and 0 < retry <= MOST_COUNT
     )
 
 
@@ -161,7 +174,7 @@ def _mended_rule(rule: list[Any]) -> list[Any]:
     if not rule:
         return []
     name, retry = rule
-    return [cut(str(name), _RULE_BYTES), _whole(retry)]
+    return [cut(str(name), _RULE_BYTES), _count(retry)]
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,14 +184,17 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 def crashes_of(headers: Mapping[str, Any]) -> int:
     """How often this message took a pool process down so far."""
-    value = headers.get(CRASHES)
-    return value if is_count(value) else 0
+    return count_of(headers, CRASHES)
+
+
+def replays_of(headers: Mapping[str, Any]) -> int:
+    """How often this message was taken out of a dead-letter queue and tried again."""
+    return count_of(headers, REPLAYS)
 
 
 def parked_at_ms_of(headers: Mapping[str, Any]) -> int:
     """When a breaker last parked this message; 0 if none ever did."""
-    value = headers.get(PARKED_AT)
-    return value if is_count(value) else 0
+    return time_ms_of(headers, PARKED_AT)
 
 
 def address_of(headers: Mapping[str, Any], *, queue: str) -> tuple[str, str]:
@@ -202,10 +218,8 @@ def with_address(headers: Mapping[str, Any], *, exchange: Any, routing_key: Any,
 
 def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
     """When the first attempt failed: now, if this is the first, or if the header makes no sense."""
-    value = headers.get(FIRST_FAILED_AT)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= now_ms:
-        return value
-    return now_ms
+    at_ms = time_ms_of(headers, FIRST_FAILED_AT)
+    return at_ms if 0 < at_ms <= now_ms else now_ms
 
 
 def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
@@ -296,6 +310,8 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
         found = {**_facts(headers, queue=found["queue"]), **found}
     try:
         found["reason"] = Reason(found["reason"])
+        if is_count(found["attempts"]):
+            found["attempts"] = bounded_count(found["attempts"])
         record = DeadRecord(**found)
     except (KeyError, TypeError, ValueError):
         return None
@@ -304,7 +320,6 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
 
 def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers of a dead letter on its way back to work: as if new, but remembering."""
-    replays = headers.get(REPLAYS)
     kept = without_record(without_broker_headers(headers))
     # The deadline and all counts begin again, and a replay goes to the work queue by its name.
     for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY, ORIGINAL):
@@ -312,7 +327,7 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     for late in ("expires", "eta"):  # an operator's word is newer: it is to run
         if late in kept:
             kept[late] = None
-    return {**kept, "retries": 0, REPLAYS: replays + 1 if is_count(replays) else 1}
+    return {**kept, "retries": 0, REPLAYS: bounded_count(replays_of(headers) + 1)}
 
 
 def cut(text: str, size: int) -> str:
@@ -351,27 +366,21 @@ def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
     queue = str(death.get("queue", ""))
     at = death.get("time")
     facts = _facts(headers, queue=queue)
-    facts["died_at_ms"] = _utc_ms(at) if isinstance(at, datetime) else 0
+    facts["died_at_ms"] = (ms_since_1970(at) or 0) if isinstance(at, datetime) else 0
     return DeadRecord(reason=_BROKER_REASONS.get(str(death.get("reason")), Reason.REJECTED), **facts)
 
 
 def _facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
     """What Celery's own headers tell of a dead letter."""
-    retries = headers.get("retries")
     return {
         "task": str(headers.get("task", "")),
         "task_id": str(headers.get("id", "")),
         "queue": queue,
         "family": queue,
         "worker": "",
-        "attempts": retries + 1 if is_count(retries) else 1,
+        "attempts": retries_of(headers) + 1,
         "died_at_ms": 0,
     }
-
-
-def _utc_ms(at: datetime) -> int:
-    # py-amqp gives UTC without saying so, which Python takes for local time.
-    return int((at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at).timestamp() * 1000)
 
 
 def _starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
@@ -379,15 +388,20 @@ def _starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
 
 
 def _is_sound(record: DeadRecord) -> bool:
-    numbers = all(is_count(getattr(record, name)) for name in _NUMBERS) and record.died_at_ms <= _LAST_MS
+    numbers = is_count(record.attempts) and is_time_ms(record.died_at_ms)
     return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
 
 
-def _whole(value: Any) -> int:
-    number = int(value)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError  # a forged one, and too long for a header
-    return number
+def _count(value: Any) -> int:
+    if not is_count(value) or value > MOST_COUNT:
+        raise ValueError  # a forged one
+    return value
+
+
+def _time_ms(value: Any) -> int:
+    if not is_time_ms(value):
+        raise ValueError  # a forged one
+    return value
 
 
 def _key(name: str) -> str:

@@ -63,7 +63,8 @@ def headers_of(steps: tuple[int, ...]) -> dict[str, bool]:
 def skipped(names: Names, ladder: Ladder, headers: Mapping[Any, Any]) -> set[int]:
     """The rungs that a message which has come down was to wait on and did not: they have lost their queue."""
     deaths = headers.get("x-death")
-    passed = {death.get("queue") for death in deaths if isinstance(death, dict)} if isinstance(deaths, list) else set()
+    rows = deaths if isinstance(deaths, list) else ()
+    passed = {str(row.get("queue")) for row in rows if isinstance(row, dict)}
     return {
         number
         for number in range(ladder.rungs)

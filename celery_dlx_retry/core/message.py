@@ -24,3 +24,15 @@ class Message:
     def with_headers(self, headers: Mapping[str, Any]) -> Message:
         """The same message under other headers."""
         return replace(self, headers=headers)
+
+
+# What a worker needs to run a task, and its body to be decoded.
+_NEEDED = ("lang", "task", "id", "compression")
+_LONGEST_NAME = 255
+
+
+def bare(message: Message) -> Message:
+    """Return the body of a message with no properties, and with no headers but what a worker needs to run it."""
+    needed = ((name, message.headers.get(name)) for name in _NEEDED)
+    headers = {name: value for name, value in needed if isinstance(value, str) and len(value) <= _LONGEST_NAME}
+    return replace(message, headers=headers, properties={})

@@ -36,8 +36,12 @@ def history_facts(rule: RuleRetry | None) -> dict[str, Any]:
     return {} if rule is None else {"rule": rule.name, "rule_retry": rule.retry}
 
 
-def rule_retries_of(headers: Mapping[str, Any]) -> dict[str, int]:
-    """Return the retries so far by the path of their rule; nothing if the header is missing, foreign or forged."""
+def rule_retries_of(headers: Mapping[str, Any], *, retries: int) -> dict[str, int]:
+    """Return the retries so far by the path of their rule; nothing if the header is missing, foreign or forged.
+
+    ``retries`` are all that the message has had. The policy counts those that no rule has granted: rules that claim
+    more than all would let it retry for ever.
+    """
     text = headers.get(RULE_RETRIES)
     if text is None:
         return {}
@@ -47,13 +51,14 @@ def rule_retries_of(headers: Mapping[str, Any]) -> dict[str, int]:
         return {}
     if not isinstance(found, dict) or len(found) > _MOST_RULES:
         return {}
-    return {path: count for path, count in found.items() if _PATH.fullmatch(path) and is_count(count)}
+    counts = {path: count for path, count in found.items() if _PATH.fullmatch(path) and is_count(count)}
+    return counts if sum(counts.values()) <= retries else {}
 
 
-def with_rule_retry(headers: Mapping[str, Any], rule: RuleRetry | None) -> dict[str, Any]:
-    """Return the headers after one more retry, which this rule granted, if any did."""
+def with_rule_retry(headers: Mapping[str, Any], rule: RuleRetry | None, *, retries: int) -> dict[str, Any]:
+    """Return the headers after one more retry, which this rule granted, if any did; before it there were so many."""
     if rule is None:
         return dict(headers)
-    counts = {path: count for path, count in rule_retries_of(headers).items() if path != rule.path}
+    counts = {path: count for path, count in rule_retries_of(headers, retries=retries).items() if path != rule.path}
     newest = [*counts.items(), (rule.path, rule.retry)][-_MOST_RULES:]
     return {**headers, RULE_RETRIES: json.dumps(dict(newest), separators=(",", ":"))}

@@ -79,7 +79,11 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
         return None
     try:
         _park(task, info, delay_ms=switch.breaker.interval_ms, task_id=task_id)
-    except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
+    except Unpublishable as problem:
+        # It would come back until the breaker closes. It runs, and is done or a dead letter.
+        logger.warning("not parked, runs task=%s id=%s: %s", task.name, task_id, problem)
+        return None
+    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         return _ended(REJECTED, give_back(task, info, problem, task_id=task_id))
     return _ended(IGNORED, Ignore())
 

@@ -10,7 +10,9 @@ from celery.exceptions import MaxRetriesExceededError
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.frame import carried
+from celery_dlx_retry.core.header_numbers import retries_of
 from celery_dlx_retry.core.headers import DeadRecord, describe
+from celery_dlx_retry.core.message import bare
 from celery_dlx_retry.errors import Unpublishable
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ def bury(  # noqa: PLR0913 - the facts of a death
 ) -> None:
     """Return when the broker has the dead letter; raise PublishError or TopologyError if it does not."""
     headers = message.headers
-    retries = headers.get("retries")
     record = DeadRecord(
         reason=reason,
         task=str(task or headers.get("task") or ""),
@@ -45,14 +46,19 @@ def bury(  # noqa: PLR0913 - the facts of a death
         queue=queue.name,
         family=queue.family,
         worker=worker,
-        attempts=retries + 1 if isinstance(retries, int) else 1,
+        attempts=retries_of(headers) + 1,
         died_at_ms=time.time_ns() // 1_000_000,
         error_type=type(error).__name__,
         error=(text_of(error).partition(": ")[2] + (f" ({_told(fault)})" if fault else "")).strip(),
         traceback=_traceback(error),
     )
-    # A body can change a header of its message in place into one that AMQP cannot carry.
-    runtime.publish_dead(message.with_headers(carried(headers)), queue, record, quickly=quickly)
+    try:
+        # A body can change a header of its message in place into one that AMQP cannot carry.
+        runtime.publish_dead(message.with_headers(carried(headers)), queue, record, quickly=quickly)
+    except Unpublishable as problem:
+        # The fault of the message: without an end it would come back for ever, and hold up what comes behind it.
+        logger.warning("dead letter without its headers task=%s id=%s: %s", record.task, record.task_id, problem)
+        runtime.publish_dead(bare(message), queue, record, quickly=quickly)
     logger.warning(
         "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
         record.task, record.task_id, record.reason, record.attempts, record.queue,

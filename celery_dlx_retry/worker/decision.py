@@ -38,7 +38,7 @@ def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:
         elapsed_ms=at_ms - first_failed_at_ms(headers, now_ms=at_ms),
         chance=random.random(),  # noqa: S311 - jitter is no secret
         now=at_ms / 1000,
-        rule_retries=rule_retries_of(headers) if is_counted else None,
+        rule_retries=rule_retries_of(headers, retries=request.retries) if is_counted else None,
     )
     if isinstance(decision, Dead) and decision.fault is not None:
         logger.warning(
@@ -59,7 +59,7 @@ def grant_retry(task: Any, attempt: Attempt, exc: Any, when: dict[str, Any]) -> 
     if isinstance(exc, RetryIn):
         when |= {"eta": None, "countdown": None}  # its delay counts, and not the one of autoretry_for
     if when["countdown"] is not None or when["eta"]:
-        used = sum(rule_retries_of(headers_of(request)).values())
+        used = sum(rule_retries_of(headers_of(request), retries=request.retries).values())
         if used and task.policy is not None and when["max_retries"] is None and task.max_retries is not None:
             when["max_retries"] = task.max_retries + used  # the policy does not count what its rules granted
         return None

@@ -43,4 +43,4 @@ def carried_headers(headers: Mapping[str, Any] | None, request: Any) -> dict[str
     """Return the headers of a retry, with what the policy must know at the next failure."""
     kept = {**(headers or {}), **own_headers(headers_of(request))}
     kept[FIRST_FAILED_AT] = first_failed_at_ms(kept, now_ms=now_ms())
-    return with_rule_retry(kept, attempt_of(request).rule)
+    return with_rule_retry(kept, attempt_of(request).rule, retries=request.retries)

@@ -37,7 +37,7 @@ def write_retry(request: DLXRequest, error: BaseException, there: Way, *, rule: 
         worker=request.hostname,
         **history_facts(rule),
     )
-    headers = with_failure(with_rule_retry(info.message.headers, rule), failure)
+    headers = with_failure(with_rule_retry(info.message.headers, rule, retries=retries - 1), failure)
     headers |= {"retries": retries, "eta": None}
     if isinstance(error, WorkerLostError):
         headers[CRASHES] = crashes_of(headers) + 1

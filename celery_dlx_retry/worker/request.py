@@ -28,6 +28,7 @@ from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.core.frame import has_room, room_beside
+from celery_dlx_retry.core.header_numbers import MOST_RETRIES, retries_of
 from celery_dlx_retry.core.headers import crashes_of
 from celery_dlx_retry.core.policy import Dead, LetFail, Wait
 from celery_dlx_retry.core.reasons import Reason
@@ -50,6 +51,7 @@ from celery_dlx_retry.worker.trace import as_lost, as_raised
 from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
+    from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.core.rule_retries import RuleRetry
     from celery_dlx_retry.core.topology import WorkQueue
@@ -80,6 +82,9 @@ class DLXRequest(Request):
             raise InvalidTaskError(f"not a sound message: {exc!r}") from exc
         for name in FORGEABLE:
             self._request_dict.pop(name, None)
+        # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
+        if (retries := self._request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
+            self._request_dict["retries"] = retries_of(self._request_dict)
         runtime = runtime_of(self._app)
         if not runtime.is_rabbitmq:
             return
@@ -271,9 +276,12 @@ class DLXRequest(Request):
         """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
         decision = self._decision(error)
         if isinstance(decision, Wait):
-            if self._is_retried_later(error, decision, exc_info):
-                return False
-            decision = self._retried(error, decision, exc_info)
+            try:
+                if self._is_retried_later(error, decision, exc_info):
+                    return False
+                decision = self._retried(error, decision, exc_info)
+            except Unpublishable as problem:
+                decision = Dead(Reason.FAILED, problem)  # as a pool process does
         if isinstance(decision, Wait):
             return False
         if isinstance(decision, Dead):
@@ -284,6 +292,7 @@ class DLXRequest(Request):
                 info.queue,
                 reason=decision.reason,
                 error=error,
+                fault=decision.fault,
                 worker=self.hostname,
                 task=self.name,
                 task_id=self.id,
@@ -295,7 +304,7 @@ class DLXRequest(Request):
     def _decision(self, error: BaseException) -> Decision:
         message = self._delivery_info.message  # type: ignore[attr-defined]
         # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
-        has_retries = "task" in message.headers and has_room(message.headers, room=room_beside(message.properties))
+        has_retries = "task" in message.headers and _has_room(message)
         if isinstance(error, WorkerLostError):
             crashes, runtime = crashes_of(message.headers) + 1, runtime_of(self._app)
             if not has_retries or crashes >= runtime.settings.crash_limit:
@@ -335,6 +344,8 @@ class DLXRequest(Request):
         def then(problem: DLXError | None) -> None:
             if problem is None:
                 self._end_retry(error, parcel, exc_info)
+            elif isinstance(problem, Unpublishable):
+                self.on_failure(as_raised(problem))  # a dead letter
             else:
                 self._not_handed_over(problem)
 
@@ -363,6 +374,14 @@ class DLXRequest(Request):
 def _error_of(exc_info: Any) -> BaseException:
     error: BaseException = exc_info.exception
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _has_room(message: Message) -> bool:
+    """Return whether a retry of it can count; not one with a header that AMQP cannot carry."""
+    try:
+        return has_room(message.headers, room=room_beside(message.properties))
+    except Unpublishable:
+        return False
 
 
 def _check(request: Request) -> None:

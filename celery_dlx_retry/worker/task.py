@@ -289,7 +289,7 @@ class DLXRetryTask(Task):
         )
         # retry(headers=...) replaces the headers that the message came with; ours stay.
         headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
-        headers = with_failure(with_rule_retry(headers, attempt.rule), failure)
+        headers = with_failure(with_rule_retry(headers, attempt.rule, retries=request.retries), failure)
         options["headers"] = addressed(headers, info, queue=info.queue, to=queue)
         options["add_to_parent"] = False
         if is_forwarded:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support import shown
 
 from celery_dlx_retry.core.frame import fitted, size_of
+from celery_dlx_retry.core.header_numbers import LAST_MS, MOST_COUNT
 from celery_dlx_retry.core.headers import (
     DeadRecord,
     Failure,
@@ -79,25 +80,26 @@ def fail(headers, attempts, *, error="E"):
     return headers
 
 
-whole_numbers = st.integers(-(2**63), 2**63 - 1)
+counts = st.integers(0, MOST_COUNT)
+times = st.integers(0, LAST_MS)
 short_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 failures = st.builds(
     Failure,
-    attempt=whole_numbers,
-    at_ms=whole_numbers,
+    attempt=counts,
+    at_ms=times,
     error=short_texts,
-    delay_ms=st.none() | whole_numbers,
+    delay_ms=st.none() | times,
     worker=short_texts,
 )
 failures |= st.builds(
     Failure,
-    attempt=whole_numbers,
-    at_ms=whole_numbers,
+    attempt=counts,
+    at_ms=times,
     error=short_texts,
-    delay_ms=whole_numbers,
+    delay_ms=times,
     worker=short_texts,
     rule=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10),
-    rule_retry=whole_numbers,
+    rule_retry=counts,
 )
 records = st.builds(
     DeadRecord,
@@ -107,8 +109,8 @@ records = st.builds(
     queue=short_texts,
     family=short_texts,
     worker=short_texts,
-    attempts=st.integers(0, 2**63 - 1),
-    died_at_ms=st.integers(0, 253_402_300_799_999),
+    attempts=counts,
+    died_at_ms=times,
     error_type=short_texts,
     error=short_texts,
     traceback=short_texts,
@@ -224,6 +226,14 @@ FORGED = {
     "a number of 4,000 digits": f'[[1,{"9" * 4_000},"E",1,"w"]]',
     "a number of 5,000 digits": f'[[1,{"9" * 5_000},"E",1,"w"]]',
     "a delay beyond 64 bits": f'[[1,1,"E",{2**63},"w"]]',
+    "a delay that ends after the year 9999": f'[[1,1,"E",{LAST_MS + 1},"w"]]',
+    "a time after the year 9999": f'[[1,{2**63 - 1},"E",1,"w"]]',
+    "a time before 1970": '[[1,-1,"E",1,"w"]]',
+    "a negative attempt": '[[-1,1,"E",1,"w"]]',
+    "an attempt beyond any count": f'[[{2**31},1,"E",1,"w"]]',
+    "half an attempt": '[[0.5,1,"E",1,"w"]]',
+    "an attempt that is true": '[[true,1,"E",1,"w"]]',
+    "a retry of a rule beyond any count": f'[[1,1,"E",1,"w","E",{2**31}]]',
     "deep lists": "[" * 100_000,
     "deep lists that end": "[" * 100_000 + "]" * 100_000,
     "deep objects": '{"a":' * 100_000,

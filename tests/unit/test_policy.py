@@ -46,10 +46,10 @@ def story_of(policy, *errors):
     """What is decided about these errors of one message, one after the other: the delays, and the end, if any."""
     headers, told = {}, []
     for attempt, error in enumerate(errors, start=1):
-        decision = decided(policy, error, attempt=attempt, rule_retries=rule_retries_of(headers))
+        decision = decided(policy, error, attempt=attempt, rule_retries=rule_retries_of(headers, retries=attempt - 1))
         if not isinstance(decision, Wait):
             return [*told, decision]
-        headers = with_rule_retry(headers, decision.rule)
+        headers = with_rule_retry(headers, decision.rule, retries=attempt - 1)
         told.append(decision.delay_ms)
     return told
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import os
+import signal
+import time
 
 from project import app, record
 
-from celery_dlx_retry import DLXRetryTask, Fixed
+from celery_dlx_retry import DLXRetryTask, Fixed, On
 
 
 def note(task, event):
@@ -37,6 +40,35 @@ def retry(self, *_args, **_kwargs):
 def obey(self, *_args, **_kwargs):
     note(self, "run")
     raise OSError("down")
+
+
+@app.task(
+    bind=True, base=DLXRetryTask, name="hostile.by_rule", policy=Fixed(0.1, retries=1, rules=[On(OSError, [0.1])])
+)
+def by_rule(self, *_args, **_kwargs):
+    note(self, "run")
+    raise OSError("down")
+
+
+@app.task(
+    bind=True, base=DLXRetryTask, name="hostile.back_off", autoretry_for=(OSError,), retry_backoff=True, max_retries=1
+)
+def back_off(self, *_args, **_kwargs):
+    note(self, "run")
+    raise OSError("down")
+
+
+@app.task(bind=True, base=DLXRetryTask, name="hostile.die")
+def die(self, *_args, **_kwargs):
+    """Take the pool process down: the main process alone can settle it."""
+    note(self, "run")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(bind=True, base=DLXRetryTask, name="hostile.overrun", time_limit=0.3, policy=Fixed(0.1, retries=1))
+def overrun(self, *_args, **_kwargs):
+    note(self, "run")
+    time.sleep(60)  # noqa: TID251 - work that takes too long
 
 
 class Unprintable(Exception):
