@@ -46,7 +46,7 @@ def forged(task):
 def project(request):
     with stage(request, dlx_crash_limit=2) as it:
         # Four messages that are never settled would stop it.
-        it.worker = it.start("--prefetch-multiplier=4", module="project_hostile", concurrency=1).wait_until_ready()
+        it.worker = it.start("--prefetch-multiplier=2", module="project_hostile", concurrency=2).wait_until_ready()
         yield it
 
 
