@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from support import eventually, put
 
 from celery_dlx_retry.broker.orphans import return_orphans
 from celery_dlx_retry.core.topology import foundation
+
+
+def test_an_orphan_that_cannot_be_written_again_stays_and_the_others_return(bench):
+    bench.stand(foundation(bench.names))
+    work = bench.queue("work")
+    for number in range(3):
+        headers = {"odd": Decimal(-(2**31))} if number == 1 else {}  # py-amqp reads it, and we do not write it
+        put(bench.url, [number], exchange=bench.names.back(), routing_key=work, headers=headers)
+    eventually(lambda: bench.depth(bench.names.orphans()) == 3)
+
+    returned = return_orphans(bench.connect(), bench.names, {work}, publisher=bench.publisher())
+
+    assert returned == 2
+    assert sorted(bench.ids(work)) == [0, 2]
+    eventually(lambda: bench.depth(bench.names.orphans()) == 1)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from functools import partial
 
 import billiard
@@ -12,6 +13,7 @@ from kombu.exceptions import EncodeError, SerializerNotInstalled
 from support import eventually, shown
 
 from celery_dlx_retry.broker.declare import declare
+from celery_dlx_retry.broker.encoding import encoded
 from celery_dlx_retry.broker.lanes import make_lanes
 from celery_dlx_retry.core.ladder import Ladder
 from celery_dlx_retry.core.settings import Settings
@@ -93,6 +95,19 @@ def test_content_that_no_broker_takes_is_unpublishable_and_the_next_message_arri
         producer.publish("body", exchange="", routing_key=queue, headers={"id": 1})
 
     assert bench.ids(queue) == [1]
+
+
+@pytest.mark.parametrize(
+    "value", [2**70, object(), 1j, {5: 1}, {"n" * 300: 1}, Decimal("1E+5"), [{"a": [{1}]}]], ids=shown
+)
+def test_what_py_amqp_cannot_write_is_unpublishable_before_a_byte_is_sent(bench, value):
+    queue, channel = bench.queue(), bench.connection.default_channel
+
+    with pytest.raises(Unpublishable, match="its content"):
+        encoded(channel, b"", None, None, None, {"odd": value}, {})
+    channel.basic_publish(encoded(channel, b"", None, None, None, {"id": 1}, {}), routing_key=queue)
+
+    eventually(lambda: bench.depth(queue) == 1)
 
 
 @pytest.mark.parametrize("exchange", ["", "{prefix}.no-such-exchange"])

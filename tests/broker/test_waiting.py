@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 from amqp import Message as RawMessage
-from support import eventually, put
+from support import eventually, put, shown
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.broker.waiting import take, waiting
 from celery_dlx_retry.core.headers import PARKED_AT, Failure, with_failure
 from celery_dlx_retry.core.topology import Lane
-from celery_dlx_retry.errors import CannotLook, Missing, Unroutable
+from celery_dlx_retry.errors import CannotLook, Missing, Unpublishable, Unroutable
 
 # Generous: the machine that runs this may be busy. Each claim about order and about "not early" is exact.
 LATE_MS = 700
@@ -159,15 +159,18 @@ def test_one_taken_out_of_the_middle_leaves_the_others_their_places_and_their_ti
     assert max(back.values()) < DELAY_MS + LATE_MS
 
 
-def test_what_cannot_be_handed_over_keeps_waiting(road, bench):
+@pytest.mark.parametrize(
+    "why", [Unroutable(exchange="", routing_key="gone"), Unpublishable(what="a header", problem="is odd")], ids=shown
+)
+def test_what_cannot_be_handed_over_keeps_waiting(road, bench, why):
     road.send("a", "b")
 
     def refuse(_seen, _task):
-        raise Unroutable(exchange="", routing_key="gone")
+        raise why
 
     ((task, problem),) = take(bench.connection, road.lane, {"a"}, hand_over=refuse)
 
-    assert (task.task_id, type(problem)) == ("a", Unroutable)
+    assert (task.task_id, problem) == ("a", why)
     assert list(road.arrivals(2)) == ["a", "b"]
 
 

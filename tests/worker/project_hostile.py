@@ -9,7 +9,7 @@ import time
 
 from project import app, record
 
-from celery_dlx_retry import DLXRetryTask, Fixed, On
+from celery_dlx_retry import Breaker, DLXRetryTask, Fixed, On
 
 
 def note(task, event):
@@ -54,6 +54,19 @@ def by_rule(self, *_args, **_kwargs):
     bind=True, base=DLXRetryTask, name="hostile.back_off", autoretry_for=(OSError,), retry_backoff=True, max_retries=1
 )
 def back_off(self, *_args, **_kwargs):
+    note(self, "run")
+    raise OSError("down")
+
+
+@app.task(
+    bind=True,
+    base=DLXRetryTask,
+    name="hostile.trip",
+    policy=Fixed(0.1, retries=0),
+    breaker=Breaker(1, probe_every=3600),
+)
+def trip(self, *_args, **_kwargs):
+    """Open the breaker of this process for an hour."""
     note(self, "run")
     raise OSError("down")
 

@@ -7,10 +7,12 @@ import json
 from decimal import Decimal
 
 import pytest
+from support import eventually
 
 from tests.worker.stage import stage
 from tests.worker.test_hostile import ABSENT, message, nested, settle
 
+POOL = 2
 MOST = 2**63 - 1
 NUMBERS = (2**31, MOST, -1, -(2**63), 0.5, 1e300, True, Decimal("1.5"), b"\xff", "9" * 30, [MOST], {"a": MOST})
 COUNTS = ("retries", "dlx-replays", "dlx-crashes", "dlx-dead-attempts", "group_index", "replaced_task_nesting")
@@ -46,7 +48,7 @@ def forged(task):
 def project(request):
     with stage(request, dlx_crash_limit=2) as it:
         # Four messages that are never settled would stop it.
-        it.worker = it.start("--prefetch-multiplier=2", module="project_hostile", concurrency=2).wait_until_ready()
+        it.worker = it.start("--prefetch-multiplier=2", module="project_hostile", concurrency=POOL).wait_until_ready()
         yield it
 
 
@@ -63,6 +65,14 @@ def test_the_main_process_settles_a_message_with_any_number_in_a_header(project,
     odd += [message(task, **{"dlx-history": HISTORIES[1], "dlx-rule-retries": RULES[1]})]
 
     assert_each_is_settled(project, broker, odd)
+
+
+def test_a_message_that_an_open_breaker_cannot_park_runs(project, broker):
+    for _ in range(10):
+        project.app.send_task("hostile.trip")
+    eventually(lambda: len({run["pid"] for run in project.records(task="hostile.trip")}) == POOL)
+
+    assert_each_is_settled(project, broker, [message("hostile.trip", odd=UNWRITABLE[0]) for _ in range(POOL)])
 
 
 def assert_each_is_settled(project, broker, odd):
