@@ -7,19 +7,18 @@ import logging
 import socket
 from typing import Any
 
-import click
+from celery_dlx_retry.cli.output import echo
+from celery_dlx_retry.core.escaping import escaped
 
-from celery_dlx_retry.cli.output import printable
-
-logger = logging.getLogger("celery_dlx_retry.audit")
+logger = escaped(logging.getLogger("celery_dlx_retry.audit"))
 
 
 def audit(action: str, **facts: Any) -> None:
     """Say that something was done; facts are names and counts, never arguments or credentials."""
-    told = " ".join(f"{key}={printable(str(value))}" for key, value in facts.items())
+    told = " ".join(f"{key}={value}" for key, value in facts.items())
     line = f"audit {action} by={who()} {told}".rstrip()
     logger.info("%s", line)
-    click.echo(line, err=True)
+    echo(line, err=True)
 
 
 def who() -> str:

@@ -15,7 +15,7 @@ from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.broker.queues import declared_kind
 from celery_dlx_retry.cli.ends import one_sentence
-from celery_dlx_retry.cli.output import counted, json_line, json_option, table
+from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, table
 from celery_dlx_retry.cli.target import (
     all_dead_letter_queues,
     connect,
@@ -83,7 +83,7 @@ def doctor(ctx: click.Context, queue_names: str | None, management_url: str | No
     grave = [finding for finding in found if finding.severity != "info"]
     if not as_json:
         bites = f"{counted(len(grave), 'finding')} that {'bites' if len(grave) == 1 else 'bite'}"
-        click.echo(f"{bites if grave else 'Nothing that bites'}: {_tally(found)}.")
+        echo(f"{bites if grave else 'Nothing that bites'}: {_tally(found)}.")
     if grave:
         ctx.exit(1)
 

@@ -14,7 +14,8 @@ from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
 
 from celery_dlx_retry.broker.places import shown
-from celery_dlx_retry.cli.output import printable
+from celery_dlx_retry.cli.output import echo
+from celery_dlx_retry.core.escaping import printable
 from celery_dlx_retry.errors import BadBrokerURL, ConfigurationError, DLXError
 from celery_dlx_retry.worker.bootstep import Topology
 from celery_dlx_retry.worker.options import check_urls
@@ -35,7 +36,7 @@ def one_sentence(app: Any) -> Iterator[None]:
     except ConfigurationError:
         raise  # and no broker that comes back mends it, for which `watch` would wait
     except DLXError as exc:
-        raise click.ClickException(str(exc)) from exc
+        raise click.ClickException(printable(str(exc))) from exc
     except (AMQPError, KombuError, OSError) as exc:
         if isinstance(exc, BrokenPipeError) and _nobody_reads():
             raise
@@ -52,13 +53,13 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return command(*args, **kwargs)
         except ConfigurationError as exc:
-            raise click.ClickException(str(exc)) from exc
+            raise click.ClickException(printable(str(exc))) from exc
         except (ValueError, TypeError, KeyError):
             problem = _unreadable_url()
             if problem is None:
                 raise
         # Not in the block above: Celery's traceback would quote a part of the URL.
-        raise click.ClickException(str(problem))
+        raise click.ClickException(printable(str(problem)))
 
     return run
 
@@ -85,13 +86,17 @@ class QuietGroup(click.Group):
         try:
             super().invoke(ctx)
             sys.stdout.flush()  # what nobody reads shows here, and not when the process ends
+        except click.ClickException as exc:
+            # It may name a queue or an id that came with a message.
+            exc.message = printable(exc.message)  # type: ignore[misc]
+            raise
         except BrokenPipeError:
             if not _nobody_reads():
                 raise
             # What is still in a buffer shall not fail once more when the process ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if ctx.meta.get(_CHANGED):
-                click.echo("Stopped: nobody reads the output any more.", err=True)
+                echo("Stopped: nobody reads the output any more.", err=True)
             ctx.exit(1 if ctx.meta.get(_CHANGED) else 0)
 
 

@@ -1,12 +1,12 @@
 """What every command prints in the same way: tables, JSON lines, progress.
 
 On a terminal tables are drawn if rich is installed (the extra ``cli``), and padded if not; piped, they are lines with
-tabs, for cut and awk. Whatever came from a message is made printable on the way.
+tabs, for cut and awk. Every line goes through ``echo``, every question through ``confirm``, every object through
+``json_line``: these three escape what came from a message.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from contextlib import contextmanager
@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_dlx_retry.core import escaping
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+printable = escaping.printable
 
 # A drawn column of words may get as narrow as this.
 _NARROW = 12
@@ -27,9 +31,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
+def echo(line: str = "", *, err: bool = False) -> None:
+    """Print one line; a newline or a control character in it is written as an escape."""
+    click.echo(printable(line), err=err)
+
+
+def confirm(question: str) -> None:
+    """Ask; anything but yes ends the command."""
+    click.confirm(printable(question), abort=True, err=True)
+
+
 def json_line(facts: Mapping[str, Any]) -> None:
-    """Print one object of ``--json``."""
-    click.echo(json.dumps(facts, ensure_ascii=False))
+    """Print one object of ``--json``: strict JSON in ASCII."""
+    click.echo(escaping.json_text(facts))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
@@ -52,17 +66,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Co
         if max(map(len, lines)) > shutil.get_terminal_size().columns:
             _blocks(columns, cells)
         else:
-            click.echo("\n".join(lines))
+            for line in lines:
+                echo(line)
     else:
         for row in ([*columns], *_cells(rows)):
-            click.echo("\t".join(row))
+            click.echo("\t".join(row))  # each cell is printable
 
 
 def _blocks(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         for column, cell in zip(columns, row, strict=True):
-            click.echo(f"{column:<{max(map(len, columns))}}  {cell}")
-        click.echo()
+            echo(f"{column:<{max(map(len, columns))}}  {cell}")
+        echo()
 
 
 def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -76,14 +91,20 @@ def drawn(
 ) -> Any:
     """The same as a rich table, for who draws it again and again."""
     from rich.table import Table  # noqa: PLC0415 - an extra
-    from rich.text import Text  # noqa: PLC0415
 
-    it = Table(title=title or None, title_justify="left", header_style="bold")
+    it = Table(title=plain(title) if title else None, title_justify="left", header_style="bold")
     for column in columns:
         it.add_column(column, overflow="fold", no_wrap=column in whole)  # a cut id is none
     for row in _cells(rows):
-        it.add_row(*map(Text, row))
+        it.add_row(*map(plain, row))
     return it
+
+
+def plain(text: str) -> Any:
+    """The text for a rich display: a str would be read as markup, and ``[red]`` in an error would colour it."""
+    from rich.text import Text  # noqa: PLC0415 - an extra
+
+    return Text(printable(text))
 
 
 def _least_width(columns: Sequence[str], cells: Sequence[Sequence[str]], whole: Collection[str]) -> int:
@@ -119,11 +140,6 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and find_spec("rich") is not None
 
 
-def printable(text: str) -> str:
-    """What anybody put into a message may not steer a terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
 def counted(number: int, noun: str) -> str:
     """``1 lane``, ``2 lanes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -136,5 +152,8 @@ def seconds(delay_ms: int) -> str:
 
 
 def time_of(at_ms: int) -> str:
-    """A moment, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at_ms else "?"
+    """A moment, in UTC; ``?`` if it is not known, or no date that there is."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at_ms else "?"
+    except (ValueError, OverflowError, OSError):  # a header may name any time
+        return "?"

@@ -10,7 +10,7 @@ from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_dlx_retry.broker.queues import work_queue
 from celery_dlx_retry.cli.ends import one_sentence
-from celery_dlx_retry.cli.output import json_line, json_option
+from celery_dlx_retry.cli.output import echo, json_line, json_option
 from celery_dlx_retry.cli.target import queues_of, queues_option
 from celery_dlx_retry.core.grants import grants, literal, territory
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -56,7 +56,7 @@ def permissions(
         if as_json:
             json_line({**asdict(grant), "vhost": vhost})
         else:
-            click.echo(f"# {grant.role}: {_WHO[grant.role]}")
+            echo(f"# {grant.role}: {_WHO[grant.role]}")
             click.echo(grant.rabbitmqctl(user=user, vhost=vhost))
 
 

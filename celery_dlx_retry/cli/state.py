@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.broker.state import states
-from celery_dlx_retry.cli.output import counted, drawn, is_terminal, json_line, json_option, table, time_of
+from celery_dlx_retry.cli.output import counted, drawn, echo, is_terminal, json_line, json_option, plain, table, time_of
 from celery_dlx_retry.cli.target import management_option, not_there, note, queues_option, targeting
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def status(
             json_line(asdict(state))
     else:
         table(_COLUMNS, _rows(shown), whole=_NAMES)
-        click.echo(_summary(found))
+        echo(_summary(found))
     looked_into = [state.queue for state in found if state.role == "wait" and state.consumers]
     if looked_into:
         note(f"somebody looks into {', '.join(looked_into)}: what is held meanwhile is not counted.")
@@ -87,7 +87,7 @@ def watch(  # noqa: PLR0913 - one per option
                     json_line({**asdict(state), "at_ms": _now_ms()})
             elif live is None:
                 table(_COLUMNS, _rows(shown), whole=_NAMES)
-                click.echo(_summary(found))
+                echo(_summary(found))
             else:
                 live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
 
@@ -100,9 +100,9 @@ def watch(  # noqa: PLR0913 - one per option
                     raise
                 except click.ClickException as problem:
                     if live is None:
-                        click.echo(problem.format_message(), err=True)
+                        echo(problem.format_message(), err=True)
                     else:
-                        live.update(problem.format_message(), refresh=True)
+                        live.update(plain(problem.format_message()), refresh=True)
                     _wait(interval)
         except KeyboardInterrupt:
             return

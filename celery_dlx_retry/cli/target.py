@@ -16,7 +16,7 @@ from celery_dlx_retry.broker.look import counts
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, has_delayed_retry, work_queue
 from celery_dlx_retry.cli.ends import one_sentence
-from celery_dlx_retry.cli.output import printable
+from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.core.ladder import rungs
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.settings import QueueType
@@ -268,12 +268,12 @@ def all_dead_letter_queues(management: Management, names: Names) -> dict[str, st
 
 def not_there(names: Iterable[str]) -> bool:
     """Name on stderr the work queues that somebody asked for and that do not exist; whether there are any."""
-    told = ", ".join(f"work queue {printable(name)}" for name in names)
+    told = ", ".join(f"work queue {name}" for name in names)
     if told:
-        click.echo(f"Not found: {told}.", err=True)
+        echo(f"Not found: {told}.", err=True)
     return bool(told)
 
 
 def note(text: str) -> None:
     """Something beside the result: on stderr, where it does not end up in a file."""
-    click.echo(f"Note: {text}", err=True)
+    echo(f"Note: {text}", err=True)

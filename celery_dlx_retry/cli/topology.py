@@ -16,7 +16,7 @@ from celery_dlx_retry.broker.prune import prune as prune_lanes
 from celery_dlx_retry.broker.queues import make_sure
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
-from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, table, yes_option
+from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
 from celery_dlx_retry.cli.target import (
     is_app_named,
     ladder_option,
@@ -76,7 +76,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
             json_line(fact)
     elif form == "table":
         table(("object", "name", "details"), plans.rows(topology))
-        click.echo(_numbers(topology, work_queues=len(queues)))
+        echo(_numbers(topology, work_queues=len(queues)))
     else:
         click.echo(_FORMATS[form](topology, vhost))
 
@@ -104,7 +104,7 @@ def check(
         note(f"bindings and policies are not checked. {target.no_management}")
     if not as_json:
         unchecked = f" {len(found) - len(differences)} not checked." if len(found) > len(differences) else ""
-        click.echo((f"{counted(len(differences), 'difference')}." if differences else "All of it stands.") + unchecked)
+        echo((f"{counted(len(differences), 'difference')}." if differences else "All of it stands.") + unchecked)
     if differences:
         ctx.exit(1)
 
@@ -137,7 +137,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
     if as_json:
         json_line({"prefix": target.names.prefix, **facts})
     else:
-        click.echo("All of it stands.")
+        echo("All of it stands.")
 
 
 @click.command()
@@ -170,10 +170,10 @@ def policy(
             facts = {**asdict(wanted), "command": command(wanted)} if wanted else {}
             json_line({"queue": queue, "dead_letter_exchange": exchange, "policy": facts or None})
         elif wanted is None:
-            click.echo(f"# {queue} has the dead-letter exchange {printable(exchange)} already.")
+            echo(f"# {queue} has the dead-letter exchange {exchange} already.")
         else:
             if wanted.replaces:
-                click.echo(f"# Takes the place of the policy {wanted.replaces!r} on {queue}, and keeps what it sets.")
+                echo(f"# Takes the place of the policy {wanted.replaces!r} on {queue}, and keeps what it sets.")
             click.echo(command(wanted))
     if not target.management:
         note(
@@ -224,7 +224,7 @@ def prune(  # noqa: PLR0913 - one per option
         else:
             if empty and not yes:
                 what = counted(len(empty), "empty lane")
-                click.confirm(f"Delete {what} of {target.names.prefix!r}?", abort=True, err=True)
+                confirm(f"Delete {what} of {target.names.prefix!r}?")
             changes_something()
             try:
                 if empty and not as_json:
@@ -241,7 +241,7 @@ def prune(  # noqa: PLR0913 - one per option
         result = "would go" if dry_run else "deleted"
         table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
         kept = f"{counted(len(lanes) - len(gone), 'lane')} kept (not empty, in use, or not counted yet)"
-        click.echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
+        echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
 
 
 def _numbers(topology: Topology, *, work_queues: int) -> str:

@@ -16,10 +16,11 @@ from celery_dlx_retry.broker.waiting import waiting as who_waits
 from celery_dlx_retry.cli.audit import audit, who
 from celery_dlx_retry.cli.ends import changes_something
 from celery_dlx_retry.cli.output import (
+    confirm,
     counted,
+    echo,
     json_line,
     json_option,
-    printable,
     progress,
     seconds,
     table,
@@ -92,7 +93,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
             json_line(asdict(each))
     else:
         table(("due", "task", "id", "queue", "retry", "waits", "last error"), map(_row, shown), whole=("id",))
-        click.echo(f"{total} waiting, {len(shown)} shown")
+        echo(f"{total} waiting, {len(shown)} shown")
     _tell(problems)
     if (is_unknown and not_there([queue or ""])) or problems:
         ctx.exit(1)
@@ -141,7 +142,7 @@ def cancel(
     with targeting(ctx, None, management_url) as target:
         queues = target.app.amqp.queues
         if not yes and (found := _found(target, task_ids)):
-            click.confirm(f"Cancel {counted(found, 'waiting task')}?", abort=True, err=True)
+            confirm(f"Cancel {counted(found, 'waiting task')}?")
 
         def to_dead_letters(seen: Seen, task: WaitingTask) -> None:
             alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
@@ -236,18 +237,18 @@ def _say(task: WaitingTask, problem: DLXError | None, *, done: str, as_json: boo
         json_line({**asdict(task), "result": "kept" if problem else done, "problem": str(problem or "")})
     else:
         result = f"keeps waiting: {problem}" if problem else done
-        click.echo(printable(f"{task.task_id} {task.task} {result}"))
+        echo(f"{task.task_id} {task.task} {result}")
 
 
 def _tell(problems: list[str]) -> None:
     for problem in problems:
-        click.echo(problem, err=True)
+        echo(problem, err=True)
 
 
 def _complain(ctx: click.Context, task_ids: tuple[str, ...], moved: list[str], missing: set[str]) -> None:
     """Name what is not there; what was there and not moved has said why."""
     if missing:
-        click.echo(printable(f"Not found: {', '.join(f'task id {it}' for it in sorted(missing))}."), err=True)
+        echo(f"Not found: {', '.join(f'task id {it}' for it in sorted(missing))}.", err=True)
     if set(task_ids).difference(moved):
         ctx.exit(1)
 

@@ -14,11 +14,12 @@ from decimal import ROUND_CEILING, Context
 from enum import Enum
 from typing import Any, ClassVar, Final, TypeAlias
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.jitter import FullJitter, Jitter, ProportionalJitter
 from celery_dlx_retry.core.units import Seconds, exact, is_count, is_number, to_ms
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 
-logger = logging.getLogger(__name__)
+logger = escaped(logging.getLogger(__name__))
 
 MAX_DELAY_MS: Final = 315_360_000_000
 """Ten years. An unlimited backoff grows up to here and no further."""

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.functional import fxrange
 
 from celery_dlx_retry.broker.places import places
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.headers import COPIES, without_broker_headers
 from celery_dlx_retry.core.ladder import skipped
 from celery_dlx_retry.core.ways import Wish
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.app.task import Task
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 def is_appointment(app: Celery, options: Mapping[str, Any]) -> bool:

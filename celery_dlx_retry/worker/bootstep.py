@@ -23,6 +23,7 @@ from click import ClickException
 from celery_dlx_retry.broker.declare import check
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
 from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.core.topology import Topology as Objects
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 # How long a worker's start waits for a quorum queue that recovers. 2,600,000 letters took 12 s.
 RECOVERY_SECONDS = 120.0

@@ -12,6 +12,7 @@ from celery.states import IGNORED, REJECTED
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.breaker import Circuit, outcome_of
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.headers import PARKED_AT
 from celery_dlx_retry.core.policy import Wait
 from celery_dlx_retry.core.ways import Wish
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision
     from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 class Switch:

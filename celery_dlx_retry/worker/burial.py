@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import MaxRetriesExceededError
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.frame import carried
 from celery_dlx_retry.core.header_numbers import retries_of
 from celery_dlx_retry.core.headers import DeadRecord, describe
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.worker.runtime import Runtime
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 def bury(  # noqa: PLR0913 - the facts of a death

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.broker.starts import count, forget, mark, marks_of
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.errors import CrashLoop, DLXError
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 @contextmanager

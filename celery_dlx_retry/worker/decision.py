@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.headers import first_failed_at_ms
 from celery_dlx_retry.core.policy import Asked, Dead, Wait, as_policy, decide, decide_without_policy
 from celery_dlx_retry.core.rule_retries import rule_retries_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.policy import Decision, Policy
     from celery_dlx_retry.worker.delivery import Attempt
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:

@@ -27,6 +27,7 @@ from celery.worker.request import Request
 from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.frame import has_room, room_beside
 from celery_dlx_retry.core.header_numbers import MOST_RETRIES, retries_of
 from celery_dlx_retry.core.headers import crashes_of
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.rule_retries import RuleRetry
     from celery_dlx_retry.core.topology import WorkQueue
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
 

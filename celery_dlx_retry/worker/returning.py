@@ -12,12 +12,13 @@ from amqp import spec
 from celery.exceptions import Reject
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.worker.delivery import DeliveryInfo
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 def give_back(task: Any, info: DeliveryInfo, problem: BaseException, *, task_id: Any) -> Reject:

@@ -20,6 +20,7 @@ from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.broker.publish import MessageCapture, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.headers import ORIGINAL, Failure, with_failure, with_record
 from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.settings import Settings
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.ways import Way
     from celery_dlx_retry.worker.delivery import Parcel
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 _LONGEST_PAUSE_SECONDS = 10.0
 _LONGEST_QUICK_PAUSE_SECONDS = 30.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.errors import Bypassed
 from celery_dlx_retry.worker.routes import PLACES, NoRouter
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.core.ways import Way
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 def send(task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: Way) -> Any:

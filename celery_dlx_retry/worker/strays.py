@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.delivery import message_of
@@ -14,7 +15,7 @@ from celery_dlx_retry.worker.runtime import runtime_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 
 class ForeignMessage(Exception):

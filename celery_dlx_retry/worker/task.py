@@ -14,6 +14,7 @@ from kombu.serialization import registry
 
 from celery_dlx_retry.core.breaker import Breaker
 from celery_dlx_retry.core.budget import as_budget
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.headers import Failure, own_headers, with_failure
 from celery_dlx_retry.core.lanes import backoff_delays_ms
 from celery_dlx_retry.core.policy import MAX_DELAY_MS, Wait, as_policy
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import WorkQueue
     from celery_dlx_retry.worker.delivery import DeliveryInfo
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 # The broker may refuse a message for it, and closes the channel then. The one of the main process is shared by all
 # retries, so the pool process publishes such a message by itself.

@@ -25,6 +25,7 @@ from celery.utils.log import get_logger
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from kombu.exceptions import EncodeError
 
+from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.worker.breaker import held_back, tell
 from celery_dlx_retry.worker.budget import pay_in
 from celery_dlx_retry.worker.celerys import is_function, is_method
@@ -36,7 +37,7 @@ from celery_dlx_retry.worker.versions import storable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-logger = get_logger(__name__)
+logger = escaped(get_logger(__name__))
 
 _PACKAGES = frozenset({"celery", "celery_dlx_retry"})
 

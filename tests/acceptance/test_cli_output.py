@@ -1,12 +1,15 @@
-"""Tables on a terminal: what somebody is to copy stays in one piece, however narrow it is."""
+"""What commands print: an id stays in one piece on a narrow terminal, and no letter steers the terminal."""
 
 from __future__ import annotations
 
+import json
 import re
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from celery_dlx_retry.cli import output
+from celery_dlx_retry.cli import dlx, output, state
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
 COLUMNS = ("due", "task", "id", "queue", "retry", "waits", "last error")
@@ -65,3 +68,88 @@ def test_on_a_terminal_without_rich_a_row_that_is_too_long_is_a_block_of_lines(m
 )
 def test_a_time_has_no_exponent(delay_ms, text):
     assert output.seconds(delay_ms) == text
+
+
+HOSTILE = "x\n\r\x1b[31m\x9b2J\u202e\u2028[red]"
+SHOWN = r"x\n\r\x1b[31m\x9b2J\u202e\u2028[red]"
+
+
+@pytest.fixture
+def hostile_letter(desk):
+    """All that a producer may choose is hostile in it."""
+    desk.bury(
+        HOSTILE,
+        task=HOSTILE,
+        worker=HOSTILE,
+        error_type=HOSTILE,
+        error=HOSTILE,
+        queue=HOSTILE,
+        traceback=f"File {HOSTILE}",
+        args=[HOSTILE, "\ud800", float("nan")],
+        kwargs={HOSTILE: float("inf")},
+        headers={"argsrepr": HOSTILE, "stamped": [HOSTILE, "\ud800"], HOSTILE: HOSTILE},
+    )
+    desk.lying(1)
+    return desk
+
+
+READING = ["list", "groups", "show X", "show X --args", "replay X --dry-run", "export"]
+CHANGING = [
+    "replay X",
+    "replay X --yes",
+    "edit X --set 0=1 --no-check",
+    "edit X --undo --yes",
+    "purge X",
+    "purge --all",
+]
+
+
+@pytest.mark.parametrize("words", [*READING, *CHANGING, "list --task X", "show X?", "replay X --to-queue X --yes"])
+def test_no_letter_steers_the_terminal_or_adds_a_line(hostile_letter, words):
+    arguments = [word.replace("X", HOSTILE) for word in words.split()]
+
+    done = hostile_letter.run(*arguments, answer="n\n")
+
+    lines = (done.stdout + done.stderr).splitlines()
+    assert lines
+    assert [line for line in lines if not line.replace("\t", "").isprintable()] == []
+
+
+@pytest.mark.parametrize("words", ["list", "groups", "show X --args", "replay X --dry-run"])
+def test_json_of_a_hostile_letter_is_strict_and_ascii(hostile_letter, words):
+    arguments = [word.replace("X", HOSTILE) for word in words.split()]
+
+    done = hostile_letter.run(*arguments, "--json")
+
+    lines = done.stdout.split("\n")
+    assert done.stdout.isascii()
+    assert lines.pop() == ""
+    assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)
+
+
+def test_an_escape_names_what_it_stands_for(hostile_letter):
+    (shown,) = hostile_letter.json("show", HOSTILE, "--args")
+    listed = hostile_letter.dlx("list").stdout
+
+    assert shown["arguments"] == {
+        "args": [HOSTILE, r"\ud800", {"$float": "nan"}],
+        "kwargs": {HOSTILE: {"$float": "inf"}},
+    }
+    assert SHOWN in listed
+
+
+def test_watch_shows_an_error_as_it_is_and_not_as_markup(monkeypatch):
+    def fails(*_):
+        raise click.ClickException("The queue '[red]orders[/]\x1b[2J' does not exist.")
+
+    def interrupted(_seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(state, "is_terminal", lambda: True)
+    monkeypatch.setattr(state, "targeting", fails)
+    monkeypatch.setattr(state, "_wait", interrupted)
+
+    done = CliRunner().invoke(dlx, ["watch"])
+
+    assert (done.exit_code, done.exception) == (0, None)
+    assert "The queue '[red]orders[/]\\x1b[2J' does not exist." in done.output

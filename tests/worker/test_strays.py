@@ -14,6 +14,7 @@ JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
 
 STRAYS = {
     "unknown-task": ({"task": "nobody.knows", "id": "1"}, BODY, JSON, "unknown-task"),
+    "forged lines": ({"task": "nobody.knows\nforged", "id": "1\nforged"}, BODY, JSON, "unknown-task"),
     "no id": ({"task": "project.succeed"}, BODY, JSON, "invalid"),
     "no task": ({}, json.dumps({"hello": "world"}), JSON, "invalid"),
     "not json": ({"task": "project.succeed", "id": "1"}, "{", JSON, "undecodable"),
@@ -40,6 +41,7 @@ def test_each_stray_is_a_dead_letter_with_its_reason_and_the_worker_lives(projec
 
         assert project.send("succeed", 1).get(timeout=10) == 1
         assert worker.process.poll() is None
+        assert r"dead letter task=nobody.knows\nforged id=1\nforged reason=unknown-task attempts=1" in worker.log
 
     letters = {letter.message.properties["message_id"]: letter for letter in project.dead()}
     assert {name: str(letter.record.reason) for name, letter in letters.items()} == {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.cli.dead.selection import selects
-from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, seconds, table, time_of
+from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.groups import grouped
 
@@ -49,12 +49,12 @@ def list_dead(  # noqa: PLR0913 - one per option
         shown = choose(limit, counter(letters), key=_SORTS[sort])
         if sys.stdout.isatty() or as_json:
             for letter in shown:
-                json_line(facts_of(letter)) if as_json else click.echo(_text(letter))
+                json_line(facts_of(letter)) if as_json else _tell(letter)
         else:
             table(_COLUMNS, map(_row, shown))
     if not as_json:
         more = f", {limit} shown" if counter.count > limit else ""
-        click.echo(f"{counted(counter.count, 'dead letter')}{more}")
+        echo(f"{counted(counter.count, 'dead letter')}{more}")
     if selection.tells_missing():
         ctx.exit(1)
 
@@ -102,15 +102,15 @@ class _Counter:
             yield letter
 
 
-def _text(letter: DeadMessage) -> str:
-    """For who reads: what one line of a terminal would not hold."""
+def _tell(letter: DeadMessage) -> None:
+    """Print three lines for a terminal, where one line would be too long."""
     died, reason, task, task_id, error, attempts, waited, queue, worker, group = (it or "-" for it in _row(letter))
-    lines = (
+    for line in (
         f"{died}  {reason!s:<12} {task} {task_id}",
         f"    {error}",
         f"    attempts {attempts}, waited {waited}, queue {queue}, worker {worker}, group {group}",
-    )
-    return "\n".join(printable(line) for line in lines)
+    ):
+        echo(line)
 
 
 def _row(letter: DeadMessage) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import described, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
-from celery_dlx_retry.cli.output import json_line, json_option, progress, yes_option
+from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, progress, yes_option
 from celery_dlx_retry.cli.target import connection_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, ye
                     found[letter.queue] += 1
                     confirmed.add(letter)
             if found:
-                click.confirm(f"Delete {described(found)} for good?", abort=True, err=True)
+                confirm(f"Delete {described(found)} for good?")
 
         def wanted(letter: DeadMessage) -> bool:
             """What has died since is none of those that somebody agreed to."""
@@ -66,6 +66,6 @@ def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, ye
     if as_json:
         json_line({"purged": purged, "not_found": [*sorted(missing), *selection.absent_groups]})
     else:
-        click.echo(f"{purged} purged")
+        echo(f"{purged} purged")
     if selection.tells_missing(missing):
         ctx.exit(1)

@@ -7,13 +7,11 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from celery_dlx_retry.broker.moves import replay
 from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.cli.dead.canary import stores_no_result
 from celery_dlx_retry.cli.dead.destinations import Destinations
-from celery_dlx_retry.cli.output import json_line, printable
+from celery_dlx_retry.cli.output import echo, json_line, printable
 from celery_dlx_retry.core.payload import detached, payload_of
 from celery_dlx_retry.errors import Unreadable
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -108,7 +106,7 @@ class ReplayRun:
         if self._as_json:
             json_line(facts)
         else:
-            click.echo(printable(text))
+            echo(text)
 
     def _is_done_after_a_pass(self, connection: Connection, step: Callable[[], None], before: frozenset[int]) -> bool:
         until = time.monotonic() + _PASS_SECONDS

@@ -12,7 +12,7 @@ import click
 
 from celery_dlx_retry.broker.deadletters import browse, depth
 from celery_dlx_retry.cli.ends import one_sentence
-from celery_dlx_retry.cli.output import counted, printable, progress
+from celery_dlx_retry.cli.output import counted, echo, progress
 from celery_dlx_retry.cli.target import (
     all_dead_letter_queues,
     connect,
@@ -99,7 +99,7 @@ class Selection:
         """Name on stderr what was asked for and is not there; whether there is any."""
         missing = [*(f"task id {it}" for it in sorted(ids)), *(f"group {it}" for it in self.absent_groups)]
         if missing:
-            click.echo(printable(f"Not found: {', '.join(missing)}."), err=True)
+            echo(f"Not found: {', '.join(missing)}.", err=True)
         return bool(missing)
 
     def queues(self, connection: Connection) -> dict[str, int]:
@@ -130,7 +130,7 @@ class Selection:
             if not self.only_known:
                 return [*known, *found, *orphans]
             if others:
-                note(f"left alone are queues that this app does not know; name them: {printable(others)}.")
+                note(f"left alone are queues that this app does not know; name them: {others}.")
             return [*known, *orphans]
         note(
             "only the dead letters of queues that this app knows are looked at; "

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.cli.dead.selection import Selection
-from celery_dlx_retry.cli.output import json_line, json_option, printable, seconds, time_of
+from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
 from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.deadletter import facts_of
+from celery_dlx_retry.core.escaping import json_text
 from celery_dlx_retry.core.export import shown
 from celery_dlx_retry.core.headers import original_of
 from celery_dlx_retry.core.letterfilter import LetterFilter
@@ -55,9 +56,9 @@ def show_dead(  # noqa: PLR0913 - one per option
                 json_line(_facts(letter, with_args=with_args))
             else:
                 for line in _lines(letter, with_args=with_args):
-                    click.echo(printable(line))
+                    echo(line)
     if not count:
-        click.echo(f"No dead letter has the task id {printable(task_id)}.", err=True)
+        echo(f"No dead letter has the task id {task_id}.", err=True)
         ctx.exit(1)
 
 
@@ -104,13 +105,20 @@ def _lines(letter: DeadMessage, *, with_args: bool) -> Iterator[str]:
     for title, table in (("headers", _foreign_headers(letter)), ("properties", _properties(letter))):
         yield title
         for name, value in table.items():
-            yield f"  {name}: {json.dumps(value, ensure_ascii=False)}"
+            yield f"  {name}: {_text(value)}"
     if with_args:
         yield "arguments"
         for name, value in _arguments(letter).items():
-            yield f"  {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+            yield f"  {name}: {value if isinstance(value, str) else _text(value)}"
     yield "traceback"
     yield from (f"  {line}" for line in record.traceback.splitlines() or ["none"])
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return json_text(value)
 
 
 def _when(failure: Failure) -> str:
