@@ -6,12 +6,11 @@ import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.testing.sandbox import WayFailed
+from celery_dlx_retry.testing.sandbox import WayFailed, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,12 +19,40 @@ WAY = "apt-get"
 SECONDS = 600
 
 
+# Not in the temporary directory, where any user could put a link in its place: only root may write here.
+LOCK = Path("/run/celery-dlx-retry-apt.lock")
+LOCK_SECONDS = 2 * SECONDS  # apt_install() takes no longer
+
+
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Tests run in several processes, and apt-get in one: of two it refuses the second."""
-    with (Path(tempfile.gettempdir()) / "celery-dlx-retry-apt.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Let one process install at a time, because apt-get refuses the second one; raise ``WayFailed`` if it takes long.
+
+    Only root can install, so only root takes the lock, and no other user can hold it: the file is readable by root
+    alone.
+    """
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
         yield
+        return
+    try:
+        descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise WayFailed(way=WAY, problem=f"the lock {LOCK} cannot be opened ({exc.strerror})") from exc
+    try:
+        if not wait_until(lambda: _is_locked(descriptor), within=LOCK_SECONDS):
+            raise WayFailed(way=WAY, problem=f"another process has held the lock {LOCK} for {LOCK_SECONDS:.0f} s")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Take the lock if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def apt_install(package: str, *, say: Callable[[str], None]) -> None:

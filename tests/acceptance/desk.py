@@ -159,10 +159,10 @@ class Desk:
     def command(*arguments: str) -> list[str]:
         return [sys.executable, "-m", "celery", "-A", "project", "dlx", "dead", *arguments]
 
-    def popen(self, *arguments: str) -> Any:
+    def popen(self, *arguments: str, **environment: str) -> Any:
         return subprocess.Popen(
             self.command(*arguments),
-            env={**self.project.environment(), **self._api},
+            env={**self.project.environment(), **self._api, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

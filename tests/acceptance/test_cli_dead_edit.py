@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 
 import pytest
+from support import eventually
 
 
 def body(message):
@@ -67,6 +70,52 @@ def test_an_editor_writes_the_arguments_and_holds_nothing_meanwhile(desk, tmp_pa
     (letter,) = desk.letters("classic")
     assert edited.stdout.endswith("edited x\n")
     assert body(letter.message) == [[], {"value": "from the editor"}]
+
+
+WAITING_EDITOR = """
+import os, pathlib, sys, time
+file, told = pathlib.Path(sys.argv[-1]), pathlib.Path(sys.argv[1])
+file.with_name(file.name + "~").write_text(file.read_text())  # as editors do
+modes = [oct(path.stat().st_mode & 0o777) for path in (file, file.parent)]
+told.with_suffix(".new").write_text(f"{os.getpid()} {' '.join(modes)} {file}")
+told.with_suffix(".new").rename(told)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_no_arguments_stay_on_the_disk_when_the_command_is_ended_at_its_editor(desk, tmp_path, number):
+    editor, told, folder = tmp_path / "editor.py", tmp_path / "told", tmp_path / "temporary"
+    editor.write_text(WAITING_EDITOR)
+    folder.mkdir()
+    desk.bury("x", kwargs={"value": "a secret"})
+    desk.lying(1)
+
+    with desk.popen("edit", "x", EDITOR=f"{sys.executable} {editor} {told}", VISUAL="", TMPDIR=str(folder)) as process:
+        pid, of_file, of_folder, file = eventually(lambda: told.exists() and told.read_text().split())
+        process.send_signal(number)
+        code, left = process.wait(timeout=20), [*folder.iterdir()]
+        os.kill(int(pid), signal.SIGKILL)
+
+    assert code == 128 + number
+    assert left == []
+    assert file.startswith(str(folder))
+    assert (of_file, of_folder) == ("0o600", "0o700")
+
+
+def test_arguments_that_cannot_be_printed_come_back_from_the_editor_as_they_were(desk):
+    desk.bury("x", kwargs={"value": "größe \x9b\u202e\u2028\ud800"})
+    desk.lying(1)
+
+    saved, failed, no_command = (
+        desk.run("edit", "x", EDITOR=editor, VISUAL="") for editor in ("true", "false", "'no command")
+    )
+
+    assert saved.stdout == "Nothing was changed.\n"
+    assert "Editing failed" in failed.stderr
+    assert (
+        "The editor cannot be started: EDITOR or VISUAL is not a command (No closing quotation)." in no_command.stderr
+    )
 
 
 def test_what_the_task_would_not_take_and_what_is_no_json_stays_as_it_is(desk):

@@ -13,10 +13,12 @@ from celery.utils.saferepr import saferepr
 
 from celery_dlx_retry.broker.moves import rewrite
 from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.dead.editor import in_editor
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
-from celery_dlx_retry.cli.output import json_line, json_option, printable, yes_option
+from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
 from celery_dlx_retry.cli.target import connection_of, management_option
+from celery_dlx_retry.core.escaping import readable_json
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.payload import edited, payload_of, restored
 from celery_dlx_retry.errors import Unfitting
@@ -73,7 +75,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
                 _check(app, found, wanted)
             changed = edited(found.message, wanted, argsrepr=saferepr(wanted.args), kwargsrepr=saferepr(wanted.kwargs))
         if not yes:
-            click.confirm(f"Change {printable(task_id)} in {found.queue}?", abort=True, err=True)
+            confirm(f"Change {task_id} in {found.queue}?")
         changes_something()
         count = _swap(app, found, changed)
     outcome = "restored" if undo else "edited"
@@ -113,12 +115,11 @@ def _swap(app: Any, found: DeadMessage, changed: Message) -> int:
 
 
 def _in_editor(payload: Payload) -> Payload:
-    text = json.dumps({"args": payload.args, "kwargs": payload.kwargs}, indent=2, ensure_ascii=False) + "\n"
-    written = click.edit(text, extension=".json", require_save=False)
+    written = in_editor(readable_json({"args": payload.args, "kwargs": payload.kwargs}) + "\n")
     try:
-        found = json.loads(written or "")
+        found = json.loads(written)
         args, kwargs = found["args"], found["kwargs"]
-    except (ValueError, TypeError, KeyError) as exc:
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
         raise click.ClickException('What you wrote is not {"args": […], "kwargs": {…}}. Nothing was changed.') from exc
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise click.ClickException("args must be a list, and kwargs an object. Nothing was changed.")
