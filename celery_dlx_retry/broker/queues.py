@@ -10,9 +10,11 @@ from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, Resourc
 from kombu.entity import Exchange, Queue
 
 from celery_dlx_retry.core.backoff import MAX_DELAY_MS
+from celery_dlx_retry.core.queue_names import name_problem, new_name_problem
+from celery_dlx_retry.core.settings import A_PREFIX, is_prefix
 from celery_dlx_retry.core.topology import Names, WorkQueue
-from celery_dlx_retry.core.units import to_ms
-from celery_dlx_retry.errors import InvalidDelay, InvalidQueue
+from celery_dlx_retry.core.units import is_count, to_ms
+from celery_dlx_retry.errors import InvalidDelay, InvalidQueue, brief
 
 if TYPE_CHECKING:
     from kombu.connection import Connection
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _DELAYED_RETRY = "x-delayed-retry-type"
 
 _DEAD = Names(prefix="").dead()
+#: RabbitMQ counts in 63 bits, and has 255 priorities.
+_MOST = {"delivery_limit": 2**63 - 1, "max_length": 2**63 - 1, "max_priority": 255}
 
 
 def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's arguments
@@ -49,6 +53,7 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
 
     ``prefix`` must be the app's ``dlx_prefix``.
     """
+    _check_names(name, exchange=exchange, routing_key=routing_key, prefix=prefix)
     _check(name, queue_type, delivery_limit=delivery_limit, max_length=max_length, max_priority=max_priority)
     arguments: dict[str, Any] = {
         "x-queue-type": queue_type,
@@ -70,18 +75,31 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
     return Queue(name, exchange, routing_key=routing_key or name, queue_arguments=arguments)
 
 
-def _check(name: str, queue_type: str, **numbers: int | None) -> None:
-    if not name or len(name.encode()) > 200:  # noqa: PLR2004 - AMQP names have 255 bytes, the dead letters' is longer
-        raise InvalidQueue(queue=name, problem="the name must have 1 to 200 bytes")
+def _check_names(name: Any, *, exchange: Any, routing_key: Any, prefix: Any) -> None:
+    # AMQP names have 255 bytes, and that of the dead-letter queue is longer than this one.
+    if problem := new_name_problem(name, most=200):
+        raise InvalidQueue(queue=name, problem=f"this is not a name for a queue: {problem}")
+    texts = {"exchange": None if isinstance(exchange, Exchange) else exchange, "routing_key": routing_key}
+    for argument, value in texts.items():
+        # None and "" stand for the name of the queue.
+        if value not in (None, "") and (problem := name_problem(value)):
+            raise InvalidQueue(queue=name, problem=f"{argument} is {brief(value)}; {problem}")
+    if not is_prefix(prefix):
+        raise InvalidQueue(queue=name, problem=f"prefix is {brief(prefix)}; it must be {A_PREFIX}")
+
+
+def _check(name: str, queue_type: Any, **numbers: Any) -> None:
     if queue_type not in ("classic", "quorum"):
-        raise InvalidQueue(queue=name, problem=f'queue_type is {queue_type!r}; it must be "classic" or "quorum"')
+        raise InvalidQueue(queue=name, problem=f'queue_type is {brief(queue_type)}; it must be "classic" or "quorum"')
     if numbers["delivery_limit"] is not None and queue_type != "quorum":
         raise InvalidQueue(queue=name, problem='only quorum queues have a delivery limit; set queue_type="quorum"')
     if numbers["max_priority"] is not None and queue_type != "classic":
         raise InvalidQueue(queue=name, problem="only classic queues take max_priority; quorum queues need none")
     for argument, value in numbers.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InvalidQueue(queue=name, problem=f"{argument} is {value!r}; it must be a whole number from 1 on")
+        most = _MOST[argument]
+        if value is not None and not (is_count(value) and 1 <= value <= most):
+            problem = f"{argument} is {brief(value)}; it must be a whole number from 1 to {most}"
+            raise InvalidQueue(queue=name, problem=problem)
 
 
 def _delayed_retry(name: str, queue_type: str, given: Seconds | tuple[Seconds, Seconds]) -> dict[str, Any]:
@@ -93,7 +111,7 @@ def _delayed_retry(name: str, queue_type: str, given: Seconds | tuple[Seconds, S
         lengths = []
     if len(lengths) not in {1, 2} or not 1 <= lengths[0] <= lengths[-1] <= MAX_DELAY_MS:
         wanted = "seconds or a timedelta from 1 ms to ten years, or a pair of them: the first and the longest"
-        raise InvalidQueue(queue=name, problem=f"delayed_retry is {given!r}; it must be {wanted}")
+        raise InvalidQueue(queue=name, problem=f"delayed_retry is {brief(given)}; it must be {wanted}")
     first, *longest = lengths
     # Not "all": what a worker gives back by basic.nack was not tried, and need not wait.
     arguments = {_DELAYED_RETRY: "failed", "x-delayed-retry-min": first}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryOption
 
+from celery_dlx_retry.cli.parameters import Seconds
+from celery_dlx_retry.core.backoff import MAX_DELAY_MS
+
 _GROUP = "DLX Retry Options"
 
 FLAGS = (
@@ -29,7 +32,7 @@ FLAGS = (
     CeleryOption(
         ("--dlx-confirm-timeout",),
         help_group=_GROUP,
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True, max=MAX_DELAY_MS // 1000),
         metavar="SECONDS",
         help="How long a publish may wait for the broker's confirm; overrules dlx_confirm_timeout.",
     ),

@@ -11,6 +11,7 @@ import click
 
 from celery_dlx_retry.broker.state import states
 from celery_dlx_retry.cli.output import counted, drawn, echo, is_terminal, json_line, json_option, plain, table, time_of
+from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
 from celery_dlx_retry.cli.target import management_option, not_there, note, queues_option, targeting
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def status(
 @click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1, max=DAY_SECONDS),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -17,6 +17,7 @@ from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.queues import declared_kind, found_kind, has_delayed_retry, work_queue
 from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import echo
+from celery_dlx_retry.cli.parameters import QUEUE_NAMES
 from celery_dlx_retry.core.ladder import rungs
 from celery_dlx_retry.core.server import Server, problems
 from celery_dlx_retry.core.settings import QueueType
@@ -41,6 +42,7 @@ queues_option = click.option(
     "--queues",
     "-Q",
     "queue_names",
+    type=QUEUE_NAMES,
     metavar="NAMES",
     default=None,
     help="Work queues, separated by commas, as for `celery worker`; by default all of the app's.",

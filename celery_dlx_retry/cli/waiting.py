@@ -27,6 +27,7 @@ from celery_dlx_retry.cli.output import (
     time_of,
     yes_option,
 )
+from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
 from celery_dlx_retry.cli.target import management_option, not_there, targeting
 from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
@@ -55,9 +56,9 @@ def waiting(ctx: click.Context) -> None:
 
 
 @waiting.command("list")
-@click.option("--task", default=None, metavar="PATTERN", help="Tasks of this name; * and ? match.")
-@click.option("--queue", "-q", default=None, metavar="PATTERN", help="For this work queue; * and ? match.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
+@click.option("--task", type=TEXT, metavar="PATTERN", help="Tasks of this name; * and ? match.")
+@click.option("--queue", "-q", type=QUEUE_NAME, metavar="PATTERN", help="For this work queue; * and ? match.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="No more than this many.")
 @management_option
 @json_option
 @click.pass_context
@@ -100,7 +101,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
 
 
 @waiting.command()
-@click.argument("task_ids", nargs=-1, required=True)
+@click.argument("task_ids", nargs=-1, required=True, type=TEXT)
 @management_option
 @json_option
 @click.pass_context
@@ -130,7 +131,7 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
 
 
 @waiting.command()
-@click.argument("task_ids", nargs=-1, required=True)
+@click.argument("task_ids", nargs=-1, required=True, type=TEXT)
 @management_option
 @yes_option
 @json_option

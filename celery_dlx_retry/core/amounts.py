@@ -9,9 +9,9 @@ from typing import ClassVar
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PER_SECONDS = {"s": 1, "m": 60, "h": 3600}
-_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw])")
-_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)/([smh])")
-_SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%")
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw])", re.ASCII)
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)/([smh])", re.ASCII)
+_SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%", re.ASCII)
 _ALL = 100
 
 

@@ -381,7 +381,9 @@ def _takes(function: Callable[..., Any], *arguments: object) -> bool:
 def _is_match(value: object) -> bool:
     if isinstance(value, tuple):
         return all(isinstance(each, type) and issubclass(each, BaseException) for each in value)
-    return _is_function(value) or (isinstance(value, type) and issubclass(value, BaseException))
+    if isinstance(value, type):
+        return issubclass(value, BaseException)
+    return callable(value) and _takes(value, Exception())
 
 
 def show(value: object) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery_dlx_retry.core.backoff import MAX_DELAY_MS
 from celery_dlx_retry.core.budget import Budget, as_budget
-from celery_dlx_retry.core.units import is_count, to_ms
+from celery_dlx_retry.core.queue_names import new_name_problem
+from celery_dlx_retry.core.units import is_count, is_number, to_ms
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy, InvalidSetting, UnknownSetting
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ QueueType = Literal["classic", "quorum"]
 
 # An AMQP short string holds 255 bytes; the longest name that we make adds 55 to the prefix.
 _NAME = re.compile(r"(?!amq\.)[A-Za-z0-9_.:-]{1,100}")
+A_PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front"
 _MOST_WAITING = 999_999_999
 _MOST_BULKHEADS = 999
 _YEAR_MS = 365 * 24 * 3600 * 1000
@@ -77,21 +79,18 @@ class Settings:
     require_rabbitmq: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prefix, str) or not _NAME.fullmatch(self.prefix):
-            raise InvalidSetting(
-                setting="dlx_prefix",
-                value=self.prefix,
-                wanted="1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front",
-            )
+        if not is_prefix(self.prefix):
+            raise InvalidSetting(setting="dlx_prefix", value=self.prefix, wanted=A_PREFIX)
         if self.queue_type not in ("classic", "quorum"):
             raise InvalidSetting(setting="dlx_queue_type", value=self.queue_type, wanted='"classic" or "quorum"')
         if not _is_pattern(self.dead_letter_queue):
             raise InvalidSetting(
                 setting="dlx_dead_letter_queue",
                 value=self.dead_letter_queue,
-                wanted='a queue name in which {queue} may stand for the work queue\'s, and not "{queue}" alone',
+                wanted="1 to 200 bytes of printable text, without 'amq.' in front, in which {queue} may stand for the "
+                'name of the work queue, and not "{queue}" alone',
             )
-        if not _is_number(self.grid) or not 1.01 <= self.grid <= 2:  # noqa: PLR2004 - the sentence names both
+        if not is_number(self.grid) or not 1.01 <= self.grid <= 2:  # noqa: PLR2004 - the sentence names both
             raise InvalidSetting(setting="dlx_grid", value=self.grid, wanted="a number from 1.01 to 2")
         if not is_count(self.crash_limit) or self.crash_limit < 1:
             raise InvalidSetting(setting="dlx_crash_limit", value=self.crash_limit, wanted="a whole number from 1 on")
@@ -185,12 +184,13 @@ def _suggestion(setting: str) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(sorted(_ATTRIBUTES))}."
 
 
+def is_prefix(value: Any) -> bool:
+    """Return whether names on the broker may begin with it."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
 def _is_pattern(value: Any) -> bool:
     if not isinstance(value, str) or not value or value == "{queue}":
         return False
     rest = value.replace("{queue}", "")
-    return not {"{", "}"} & set(rest) and len(value.encode()) <= 200  # noqa: PLR2004 - leaves room for the queue
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return not {"{", "}"} & set(rest) and not new_name_problem(value, most=200)  # which leaves room for the queue

@@ -35,6 +35,11 @@ def settings_in(keys: Iterable[str], *, namespace: str = "") -> dict[str, str]:
     return found
 
 
+def is_setting(key: str) -> bool:
+    """Return whether a key of a configuration ends in the name of a setting, under whatever namespace."""
+    return f"dlx_{key.lower().rpartition('dlx_')[2]}" in NAMES
+
+
 def insist_on_capitals(keys: Iterable[str], *, namespace: str) -> None:
     """UnknownSetting for what Django overlooks: ``CELERY_dlx_prefix`` in a module of settings is none to it."""
     prefix = _prefix(namespace)

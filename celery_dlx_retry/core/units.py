@@ -7,7 +7,7 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import TypeAlias, TypeGuard
 
-from celery_dlx_retry.errors import InvalidDelay
+from celery_dlx_retry.errors import LARGEST, InvalidDelay
 
 Seconds: TypeAlias = int | float | timedelta
 
@@ -49,15 +49,15 @@ def told(milliseconds: int) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite int or float; ``True`` is no number of anything."""
+    """Whether it is a finite int or float; ``True`` is no number, nor is an int that Python cannot print."""
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def is_count(value: object) -> TypeGuard[int]:
     """Whether it is a whole number from 0 on."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
 def exact(value: float) -> Fraction:

@@ -130,3 +130,53 @@ def test_a_delay_that_is_too_long_is_told_alike_by_worker_plan_and_doctor(celery
     assert code == 1
     assert "The task 'shop.charge' asks to wait 4000 days; dlx_max_delay allows 365 days. Ask for less, or" in told
     assert "Traceback" not in told
+
+
+LONG = "q" * 256
+OPTIONS = {
+    "watch --interval": ("nan", "inf", "-inf", "0", "-1", "1e300", "x", ""),
+    "dead replay --all --canary 1 --canary-wait": ("nan", "inf", "-1", "1e300", "x", ""),
+    "dead replay --all --canary": ("0", "-1", "99999999999999999999", "nan", "1.5", ""),
+    "dead replay --all --stop-on-fail": ("101%", "-1%", "nan%", "\u0663%", "", "x" * 5_000),
+    "dead replay --all --rate": ("0/s", "inf/s", "-1/s", "", "\u0663/s"),
+    "dead replay --all --to-queue": ("", LONG, "\udcff"),
+    "dead list --limit": ("0", "-1", "99999999999999999999", "nan", ""),
+    "dead list --older-than": ("-1s", "nan", "infs", "", "9999999999s"),
+    "dead list --queue": ("", LONG, "\udcff"),
+    "dead list --task": ("",),
+    "dead list --text": ("",),
+    "dead purge -q orders --yes --text": ("",),
+    "dead list --exception": ("",),
+    "dead list --group": ("",),
+    "dead purge --yes": ("",),
+    "dead replay --yes": ("",),
+    "dead show x --queue": ("", LONG, "\udcff"),
+    "dead edit x --queue": ("", LONG),
+    "dead import - --yes --skip": ("-1", "99999999999999999999", "nan"),
+    "dead import - --yes --to-queue": ("", LONG, "\udcff"),
+    "status -Q": ("", ",", LONG, f"orders,{LONG}", "\udcff"),
+    "plan -Q": ("", LONG, "\udcff"),
+    "waiting list --limit": ("0", "99999999999999999999"),
+    "waiting list --queue": ("", LONG, "\udcff"),
+    "waiting cancel --yes": ("",),
+    "waiting run": ("",),
+}
+
+
+@pytest.mark.parametrize(("words", "value"), [(words, value) for words, values in OPTIONS.items() for value in values])
+def test_a_value_that_makes_no_sense_is_a_usage_error_in_one_line(nowhere, words, value):
+    done = invoke(*nowhere, *words.split(), value)
+
+    told = done.output.splitlines()[-1]
+    assert done.exit_code == 2
+    assert told.startswith("Error: ")
+    assert told.isprintable()
+    assert len(told) < 500
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "1e300"])
+def test_a_worker_refuses_a_timeout_that_makes_no_sense(nowhere, value):
+    done = invoke(*nowhere[:2], "worker", "--dlx-confirm-timeout", value)
+
+    assert done.exit_code == 2
+    assert "Invalid value for '--dlx-confirm-timeout'" in done.output

@@ -74,7 +74,7 @@ def test_a_dlx_queue_takes_an_exchange_and_a_routing_key():
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("", {}, "dlx_queue(''): the name must have 1 to 200 bytes."),
+        ("", {}, "dlx_queue(''): this is not a name for a queue: it must have 1 to 200 bytes, and has 0."),
         ("q", {"queue_type": "stream"}, 'queue_type is \'stream\'; it must be "classic" or "quorum".'),
         ("q", {"delivery_limit": 3}, 'only quorum queues have a delivery limit; set queue_type="quorum".'),
         (
@@ -82,8 +82,8 @@ def test_a_dlx_queue_takes_an_exchange_and_a_routing_key():
             {"queue_type": "quorum", "max_priority": 3},
             "only classic queues take max_priority; quorum queues need none.",
         ),
-        ("q", {"max_length": 0}, "max_length is 0; it must be a whole number from 1 on."),
-        ("q", {"max_length": True}, "max_length is True; it must be a whole number from 1 on."),
+        ("q", {"max_length": 0}, "max_length is 0; it must be a whole number from 1 to 9223372036854775807."),
+        ("q", {"max_length": True}, "max_length is True; it must be a whole number from 1 to 9223372036854775807."),
         ("q", {"delayed_retry": 5}, 'only quorum queues have a delayed retry; set queue_type="quorum".'),
         *(
             (
@@ -93,7 +93,7 @@ def test_a_dlx_queue_takes_an_exchange_and_a_routing_key():
             )
             for given in (0, -1, "5", (), (5, 4), (1, 2, 3), [5], True)
         ),
-        ("q", {"max_priority": "9"}, "max_priority is '9'; it must be a whole number from 1 on."),
+        ("q", {"max_priority": "9"}, "max_priority is '9'; it must be a whole number from 1 to 255."),
     ],
 )
 def test_what_rabbitmq_cannot_do_is_refused_in_one_sentence(name, options, sentence):

@@ -82,7 +82,10 @@ def test_a_setting_changes_its_attribute_and_no_other(setting, value, attribute,
 
 PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front"
 TYPE = '"classic" or "quorum"'
-PATTERN = 'a queue name in which {queue} may stand for the work queue\'s, and not "{queue}" alone'
+PATTERN = (
+    "1 to 200 bytes of printable text, without 'amq.' in front, in which {queue} may stand for the name of the work "
+    'queue, and not "{queue}" alone'
+)
 GRID = "a number from 1.01 to 2"
 BUDGET = "a Budget, a share (a number above 0), or None"
 MOST = "a whole number from 1 to 999999999, or None"
@@ -190,8 +193,8 @@ def test_a_bad_value_fails_with_what_is_and_what_should_be(setting, value, wante
         (
             {"dlx_dead_letter_queue": "{queue}"},
             (
-                "dlx_dead_letter_queue is '{queue}'; it must be a queue name in which {queue} may stand for the work "
-                'queue\'s, and not "{queue}" alone.'
+                "dlx_dead_letter_queue is '{queue}'; it must be 1 to 200 bytes of printable text, without 'amq.' in "
+                'front, in which {queue} may stand for the name of the work queue, and not "{queue}" alone.'
             ),
         ),
         ({"dlx_grid": 3}, "dlx_grid is 3; it must be a number from 1.01 to 2."),
@@ -277,6 +280,29 @@ def test_lower_case_keys_are_read_from_the_configuration(app):
 
     assert configured(app) == {"dlx_prefix": "shop", "dlx_max_delay": 60}
     assert Runtime(app).settings == Settings(prefix="shop", max_delay_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "namespace"),
+    [
+        ("dlx_budget", Budget, ""),
+        ("dlx_prefix", str, ""),
+        ("dlx_declare", lambda: True, ""),
+        ("CELERY_DLX_BUDGET", Budget, "CELERY"),
+        ("dlx_countdown", print, "CELERY"),
+    ],
+)
+def test_a_class_or_a_function_is_no_value_of_a_setting(app, key, value, namespace):
+    app.config_from_object(SimpleNamespace(**{key: value}), namespace=namespace or None)
+
+    with pytest.raises(InvalidSetting, match=r"^dlx_\w+ is <"):
+        _ = Runtime(app).settings
+
+
+def test_a_function_with_another_name_is_no_setting(app):
+    app.config_from_object(SimpleNamespace(dlx_queue=dlx_queue, dlx_helper=print, dlx_prefix="shop"))
+
+    assert Runtime(app).settings == Settings(prefix="shop")
 
 
 def test_lower_case_keys_are_read_from_an_object(app):

@@ -17,6 +17,7 @@ from celery_dlx_retry.cli.dead.editor import in_editor
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
+from celery_dlx_retry.cli.parameters import QUEUE_NAME
 from celery_dlx_retry.cli.target import connection_of, management_option
 from celery_dlx_retry.core.escaping import readable_json
 from celery_dlx_retry.core.letterfilter import LetterFilter
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 @click.command("edit")
 @click.argument("task_id")
-@click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Look only into this work queue's.")
+@click.option(
+    "--queue", "-q", "queues", multiple=True, type=QUEUE_NAME, metavar="NAME", help="Look only into this work queue's."
+)
 @management_option
 @click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="This argument, instead of an editor.")
 @click.option("--undo", is_flag=True, help="Bring back what it was before the first edit.")
@@ -133,11 +136,11 @@ def _set(app: Any, found: DeadMessage, payload: Payload, changes: tuple[str, ...
         name, equals, written = change.partition("=")
         try:
             value = json.loads(written)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise click.UsageError(
                 f"--set {name}{equals}…: after the = there must be JSON, as in name='\"text\"'."
             ) from exc
-        position = int(name) if name.isdecimal() else positions.get(name)
+        position = int(name[:9]) if name.isdecimal() else positions.get(name)
         if position is not None and name not in kwargs and position < len(args):
             args[position] = value
         elif name.isdecimal():

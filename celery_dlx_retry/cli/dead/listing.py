@@ -10,6 +10,7 @@ import click
 
 from celery_dlx_retry.cli.dead.selection import selects
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
+from celery_dlx_retry.cli.parameters import COUNT
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.groups import grouped
 
@@ -36,7 +37,7 @@ _SORTS: dict[str, Callable[[DeadMessage], Any]] = {
 @selects
 @click.option("--sort", type=click.Choice(list(_SORTS)), default="died", show_default=True, help="By this.")
 @click.option("--reverse", is_flag=True, help="The last first.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="No more than this many.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="No more than this many.")
 @json_option
 def list_dead(  # noqa: PLR0913 - one per option
     ctx: click.Context, selection: Selection, *, sort: str, limit: int, reverse: bool, as_json: bool

@@ -14,6 +14,7 @@ from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import described, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, progress, yes_option
+from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.cli.target import connection_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command("purge")
-@click.argument("task_ids", nargs=-1)
+@click.argument("task_ids", nargs=-1, type=TEXT)
 @selects
 @click.option("--all", "everything", is_flag=True, help="All of them, instead of ids or filters.")
 @yes_option

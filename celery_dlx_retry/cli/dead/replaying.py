@@ -18,6 +18,7 @@ from celery_dlx_retry.cli.dead.selection import amount, described, selects
 from celery_dlx_retry.cli.dead.states import states_of
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import json_option, printable, progress, yes_option
+from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.cli.target import connection_of
 from celery_dlx_retry.core.amounts import Pace, rate_per_second, share
 from celery_dlx_retry.errors import NoDestination
@@ -36,18 +37,20 @@ _share = amount(share, "a share: 2%, from 0% to 100%")
 
 
 @click.command("replay")
-@click.argument("task_ids", nargs=-1)
+@click.argument("task_ids", nargs=-1, type=TEXT)
 @selects
 @click.option("--all", "everything", is_flag=True, help="All of them, instead of ids or filters.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--to-queue", metavar="NAME", help="To this work queue, instead of those that they came from.")
+@click.option(
+    "--to-queue", type=QUEUE_NAME, metavar="NAME", help="To this work queue, instead of those that they came from."
+)
 @click.option("--rate", callback=_rate, metavar="RATE", help="No faster than this: 50/s, 600/m, 100/h.")
 @click.option("--detach", is_flag=True, help="Without links, chain, chord and result.")
-@click.option("--canary", type=click.IntRange(min=1), metavar="N", help="So many first; the rest if they succeed.")
+@click.option("--canary", type=COUNT, metavar="N", help="So many first; the rest if they succeed.")
 @click.option("--stop-on-fail", callback=_share, default="0%", metavar="SHARE", help="More failed canaries stop it.")
 @click.option(
     "--canary-wait",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0, max=7 * DAY_SECONDS),
     default=60.0,
     metavar="SECONDS",
     show_default=True,

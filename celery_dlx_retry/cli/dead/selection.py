@@ -13,6 +13,7 @@ import click
 from celery_dlx_retry.broker.deadletters import browse, depth
 from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import counted, echo, progress
+from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
 from celery_dlx_retry.cli.target import (
     all_dead_letter_queues,
     connect,
@@ -50,7 +51,7 @@ def amount(
     def convert(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Parsed | None:
         found = None if value is None else parse(value)
         if value is not None and found is None:
-            raise click.BadParameter(f"{value!r} is not {wanted}.")
+            raise click.BadParameter(f"{value!r:.80} is not {wanted}.")
         return found
 
     return convert
@@ -172,17 +173,44 @@ def described(per_queue: Counter[str]) -> str:
 _age = amount(age_ms, "an age: 90s, 30m, 2h, 7d or 2w")
 _OPTIONS = (
     click.option(
-        "--queue", "-q", "queues", multiple=True, metavar="NAME", help="Only of this work queue (or orphans)."
+        "--queue",
+        "-q",
+        "queues",
+        multiple=True,
+        type=QUEUE_NAME,
+        metavar="NAME",
+        help="Only of this work queue (or orphans).",
     ),
-    click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only of this task; * stands for anything."),
+    click.option(
+        "--task",
+        "tasks",
+        multiple=True,
+        type=TEXT,
+        metavar="NAME",
+        help="Only of this task; * stands for anything.",
+    ),
     click.option(
         "--reason", "reasons", multiple=True, type=click.Choice([*map(str, Reason)]), help="Only with this one."
     ),
-    click.option("--exception", "exceptions", multiple=True, metavar="TYPE", help="Only of this type, as KeyError."),
-    click.option("--text", default="", help="Only with this in error, traceback or arguments."),
+    click.option(
+        "--exception",
+        "exceptions",
+        multiple=True,
+        type=TEXT,
+        metavar="TYPE",
+        help="Only of this type, as KeyError.",
+    ),
+    click.option("--text", type=TEXT, help="Only with this in error, traceback or arguments."),
     click.option("--older-than", callback=_age, metavar="AGE", help="Only what died longer ago: 90s, 30m, 2h, 7d, 2w."),
     click.option("--newer-than", callback=_age, metavar="AGE", help="Only what died since."),
-    click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only of this group; see dead groups."),
+    click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        type=TEXT,
+        metavar="GROUP",
+        help="Only of this group; see dead groups.",
+    ),
     management_option,
 )
 
@@ -200,7 +228,7 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
             reasons=options.pop("reasons"),
             exceptions=options.pop("exceptions"),
             groups=options.pop("groups"),
-            text=options.pop("text"),
+            text=options.pop("text") or "",
             died_before_ms=None if older is None else now_ms - older,
             died_after_ms=None if newer is None else now_ms - newer,
         )

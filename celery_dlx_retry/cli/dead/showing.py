@@ -9,6 +9,7 @@ import click
 
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
+from celery_dlx_retry.cli.parameters import QUEUE_NAME
 from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.escaping import json_text
@@ -31,7 +32,9 @@ _LOOKS = ("x-delivery-count", "x-acquired-count")
 
 @click.command("show")
 @click.argument("task_id")
-@click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Look only into this work queue's.")
+@click.option(
+    "--queue", "-q", "queues", multiple=True, type=QUEUE_NAME, metavar="NAME", help="Look only into this work queue's."
+)
 @management_option
 @click.option("--args", "with_args", is_flag=True, help="Its arguments, too; a pickle is never opened.")
 @json_option

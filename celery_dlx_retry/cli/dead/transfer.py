@@ -20,6 +20,7 @@ from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import Selection, selects
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, progress, yes_option
+from celery_dlx_retry.cli.parameters import MOST, QUEUE_NAME
 from celery_dlx_retry.cli.target import connection_of, management_option
 from celery_dlx_retry.core.deadletter import dead_message
 from celery_dlx_retry.core.export import from_line, to_line
@@ -64,8 +65,15 @@ def export_dead(ctx: click.Context, selection: Selection, output: str, *, as_jso
 
 @click.command("import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
-@click.option("--to-queue", metavar="NAME", help="Into this queue, instead of the dead-letter queues they came from.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, help="Without the first lines, which are imported.")
+@click.option(
+    "--to-queue",
+    type=QUEUE_NAME,
+    metavar="NAME",
+    help="Into this queue, instead of the dead-letter queues they came from.",
+)
+@click.option(
+    "--skip", type=click.IntRange(min=0, max=MOST), default=0, help="Without the first lines, which are imported."
+)
 @click.option("--again", is_flag=True, help="Also letters of which another version lies there, edited since.")
 @management_option
 @yes_option

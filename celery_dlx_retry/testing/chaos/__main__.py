@@ -63,7 +63,7 @@ INTERRUPTED = 130
 @click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Of the work queue. [default: classic]")
 @click.option("--lanes", type=click.Choice(["classic", "quorum"]), default="quorum", help="dlx_queue_type.")
 @click.option("--cluster", is_flag=True, help="Start three nodes, with quorum queues, and kill single nodes.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=600.0, help="No longer than this.")
+@click.option("--seconds", type=click.FloatRange(min=1, max=604_800), default=600.0, help="No longer than this.")
 @click.option("--seed", type=int, help="Chooses tasks and breaks. [default: any]")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="A folder for records and logs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, all else on the other.")

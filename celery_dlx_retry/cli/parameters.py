@@ -1,0 +1,69 @@
+"""Types of options that click has not: seconds, names of queues, and text that must not be empty."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+from click.types import StringParamType
+
+from celery_dlx_retry.core.queue_names import name_problem
+
+#: For options that count something: what no queue holds, and every integer of Python and SQLite takes.
+MOST = 2**31 - 1
+DAY_SECONDS = 86_400
+
+
+class Seconds(click.FloatRange):
+    """A range of seconds; click lets NaN into every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a finite float."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return found
+
+
+class QueueName(StringParamType):
+    """The name that a queue can have on the broker."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        if problem := name_problem(value):
+            self.fail(f"{value!r:.80} is not the name of a queue: {problem}.", param, ctx)
+        return str(value)
+
+
+class QueueNames(StringParamType):
+    """Names of queues, separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        names = [name.strip() for name in str(value).split(",") if name.strip()]
+        if not names:
+            self.fail("it names no queue.", param, ctx)
+        for name in names:
+            QueueName().convert(name, param, ctx)
+        return str(value)
+
+
+class NotEmpty(StringParamType):
+    """Text. An empty one is a shell variable that is not set, and would choose what was not meant."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        if not value:
+            self.fail("it is empty.", param, ctx)
+        return str(value)
+
+
+COUNT = click.IntRange(min=1, max=MOST)
+QUEUE_NAME, QUEUE_NAMES, TEXT = QueueName(), QueueNames(), NotEmpty()
