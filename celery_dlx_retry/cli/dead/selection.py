@@ -25,6 +25,7 @@ from celery_dlx_retry.cli.target import (
     reached,
 )
 from celery_dlx_retry.core.amounts import age_ms
+from celery_dlx_retry.core.escaping import printable
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.settings import QueueType
@@ -165,8 +166,8 @@ class Selection:
 
 
 def described(per_queue: Counter[str]) -> str:
-    """So many dead letters, and where they lie."""
-    where = ", ".join(f"{count} in {queue}" for queue, count in per_queue.items())
+    """So many dead letters, and where they lie; for a question."""
+    where = printable(", ".join(f"{count} in {queue}" for queue, count in per_queue.items()))
     return f"{counted(per_queue.total(), 'dead letter')} ({where})"
 
 
