@@ -153,3 +153,18 @@ def test_watch_shows_an_error_as_it_is_and_not_as_markup(monkeypatch):
 
     assert (done.exit_code, done.exception) == (0, None)
     assert "The queue '[red]orders[/]\\x1b[2J' does not exist." in done.output
+
+
+def test_an_export_follows_no_link_and_overwrites_nothing(desk, tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    desk.bury("x")
+    desk.lying(1)
+
+    link.symlink_to(target)
+    dangling = desk.dlx("export", "-o", str(link), code=2)
+    target.write_text("precious")
+    pointing = desk.dlx("export", "-o", str(link), code=2)
+
+    assert "exists; give another one" in dangling.stderr
+    assert "exists; give another one" in pointing.stderr
+    assert target.read_text() == "precious"
