@@ -49,15 +49,9 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
 from __future__ import annotations
 
 from datetime import timedelta
-from string import Formatter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-#: Python does not print an int with more than 4300 digits.
-LARGEST = 10**4000
-_LONG, _BRIEF = 2_000, 200
+from celery_dlx_retry.sentences import LARGEST, written
 
 
 class DLXError(Exception):
@@ -67,7 +61,7 @@ class DLXError(Exception):
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
-        super().__init__(_written(self.sentence, facts))
+        super().__init__(written(self.sentence, facts))
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -77,32 +71,6 @@ class DLXError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.facts)
-
-
-class _Brief(Formatter):
-    """Writes a sentence with facts that are long, or that cannot be printed."""
-
-    def convert_field(self, value: Any, conversion: Any) -> str:
-        return brief(value, repr if conversion == "r" else str)
-
-
-def brief(value: object, write: Callable[[object], str] = repr) -> str:
-    """Return the repr of any value: it may have a megabyte, or raise, as that of an int of 5,000 digits does."""
-    try:
-        text = write(value)
-    except Exception:  # noqa: BLE001 - the object of a user
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
-
-
-def _written(sentence: str, facts: dict[str, Any]) -> str:
-    try:
-        text = sentence.format(**facts)
-    except KeyError:
-        raise  # a fact is missing
-    except Exception:  # noqa: BLE001 - the object of a user
-        text = ""
-    return text if text and len(text) <= _LONG else _Brief().format(sentence, **facts)
 
 
 def _rebuild(cls: type[DLXError], facts: dict[str, Any]) -> DLXError:

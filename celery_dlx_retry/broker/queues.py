@@ -14,7 +14,8 @@ from celery_dlx_retry.core.queue_names import name_problem, new_name_problem
 from celery_dlx_retry.core.settings import A_PREFIX, is_prefix
 from celery_dlx_retry.core.topology import Names, WorkQueue
 from celery_dlx_retry.core.units import is_count, to_ms
-from celery_dlx_retry.errors import InvalidDelay, InvalidQueue, brief
+from celery_dlx_retry.errors import InvalidDelay, InvalidQueue
+from celery_dlx_retry.sentences import brief
 
 if TYPE_CHECKING:
     from kombu.connection import Connection

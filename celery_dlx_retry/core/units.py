@@ -7,7 +7,8 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import TypeAlias, TypeGuard
 
-from celery_dlx_retry.errors import LARGEST, InvalidDelay
+from celery_dlx_retry.errors import InvalidDelay
+from celery_dlx_retry.sentences import LARGEST
 
 Seconds: TypeAlias = int | float | timedelta
 
