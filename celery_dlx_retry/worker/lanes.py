@@ -42,7 +42,6 @@ class Lanes:
 
     def plain(self, queue: WorkQueue, delay_ms: int) -> Way | None:
         """Return the lane of a retry if it has no length limit and does not expire, else None."""
-        settings = self._settings
         length = self._plain_length(delay_ms)
         if length is None:
             return None

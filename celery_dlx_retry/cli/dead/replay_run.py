@@ -11,7 +11,7 @@ from celery_dlx_retry.broker.moves import replay
 from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.cli.dead.canary import stores_no_result
 from celery_dlx_retry.cli.dead.destinations import Destinations
-from celery_dlx_retry.cli.output import echo, json_line, printable
+from celery_dlx_retry.cli.output import echo, json_line
 from celery_dlx_retry.core.payload import detached, payload_of
 from celery_dlx_retry.errors import Unreadable
 from celery_dlx_retry.worker.runtime import runtime_of
