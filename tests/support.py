@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -166,3 +167,48 @@ class Management:
             for name in self.names(kind):
                 if part in name:
                     self.delete(kind, name)
+
+
+class RawProperties(RawMessage):
+    """A message whose properties and headers are these bytes: py-amqp would not encode all that RabbitMQ takes."""
+
+    def __init__(self, body: bytes, properties: bytes) -> None:
+        super().__init__(body)
+        self._raw = properties
+
+    def _serialize_properties(self) -> bytes:
+        return self._raw
+
+
+def raw_properties(headers: dict[str, bytes], texts: dict[int, bytes] | None = None) -> bytes:
+    """Properties as they are on the wire: headers by name, with type and value, and texts by the flag of each."""
+    table = b"".join(bytes((len(name),)) + name.encode() + value for name, value in headers.items())
+    found = {0x2000: struct.pack(">I", len(table)) + table}
+    found |= {flag: bytes((len(text),)) + text for flag, text in (texts or {}).items()}
+    return struct.pack(">H", sum(found)) + b"".join(found[flag] for flag in sorted(found, reverse=True))
+
+
+def raw_text(text: str) -> bytes:
+    """A text as the value of a header on the wire."""
+    return b"S" + struct.pack(">I", len(text)) + text.encode()
+
+
+def raw_nest(levels: int, kind: str = "table") -> bytes:
+    """Tables in tables, or arrays in arrays, as the value of a header on the wire."""
+    value = b"I\0\0\0\5"
+    for _ in range(levels):
+        inner = b"\1k" + value if kind == "table" else value
+        value = (b"F" if kind == "table" else b"A") + struct.pack(">I", len(inner)) + inner
+    return value
+
+
+CORRELATION_ID = 0x0400
+#: Messages that RabbitMQ takes and py-amqp cannot decode: their headers, their texts, and what cannot be read.
+UNDECODABLE: dict[str, tuple[dict[str, bytes], dict[int, bytes], str]] = {
+    "tables nested 5,000 levels": ({"x": raw_nest(5_000)}, {}, "x (35005 bytes)"),
+    "arrays nested 20,000 levels": ({"x": raw_nest(20_000, "array")}, {}, "x (100005 bytes)"),
+    "a frame full of tables": ({"x": raw_nest(18_000)}, {}, "x (too long to keep)"),
+    "a time after the last year": ({"x": b"T\x7f" + b"\xff" * 7}, {}, "x (9 bytes)"),
+    "a time of 64 bits": ({"x": b"T" + b"\xff" * 8}, {}, "x (9 bytes)"),
+    "a property in Latin-1": ({}, {CORRELATION_ID: b"gr\xfcn"}, "correlation_id (4 bytes)"),
+}

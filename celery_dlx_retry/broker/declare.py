@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
+from celery_dlx_retry.broker.inbound import guard
 from celery_dlx_retry.broker.reader import give_back
 from celery_dlx_retry.core.topology import Topology
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
@@ -130,6 +131,7 @@ def require_answers(connection: Connection, names: list[str]) -> None:
         try:
             separate.connection.transport.sock.settimeout(ANSWER_SECONDS)
             channel = separate.default_channel
+            guard(separate)
             for name in names:
                 with suppress(AccessRefused):  # this user may not look
                     _require_answer(channel, name)

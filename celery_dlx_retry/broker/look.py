@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import AccessRefused, AMQPError, NotFound
 
+from celery_dlx_retry.broker.inbound import guard
 from celery_dlx_retry.broker.reader import Reader, message_of
 from celery_dlx_retry.errors import CannotLook, Forbidden, Missing
 
@@ -105,6 +106,7 @@ def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[Seen]]:
 @contextmanager
 def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[Iterator[Seen]]:
     with closing(connection.channel()) as channel:
+        guard(connection)
         channel.auto_decode = False
         with _there(queue):
             counted = channel.queue_declare(queue, passive=True).message_count
@@ -113,14 +115,21 @@ def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[
             yield iter(())
             return
         arrived: deque[Any] = deque()
+        is_looking = True
+
+        def arrive(raw: Any) -> None:
+            if is_looking:
+                arrived.append(raw)  # else it goes back unread, and may be one of many
+
         channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
-        tag = channel.basic_consume(queue, callback=arrived.append)
+        tag = channel.basic_consume(queue, callback=arrive)
         try:
             yield (
                 _one(raw, partial(channel.basic_ack, raw.delivery_tag))
-                for raw in _deliveries(connection, arrived, most=most)
+                for raw in _deliveries(connection, channel, arrived, most=most)
             )
         finally:
+            is_looking = False
             if channel.connection is not None:
                 channel.basic_cancel(tag)  # or we would get it all again
                 channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
@@ -144,14 +153,17 @@ def _alone(channel: Any, queue: str) -> Any:
     return there
 
 
-def _deliveries(connection: Connection, arrived: deque[Any], *, most: int) -> Iterator[Any]:
+def _deliveries(connection: Connection, channel: Any, arrived: deque[Any], *, most: int) -> Iterator[Any]:
     """What arrives, until nothing does: what the broker has counted may have expired since."""
     for _ in range(most):
         while not arrived:
             try:
                 connection.drain_events(timeout=_PATIENCE_SECONDS)
             except TimeoutError:  # noqa: PERF203 - how drain_events says "nothing more"
-                return
+                # RabbitMQ 4 takes seconds for a redelivered message with deeply nested headers. It answers in order.
+                channel.basic_qos(0, 0, False)  # noqa: FBT003 - py-amqp's
+                if not arrived:
+                    return
         yield arrived.popleft()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import ResourceError
 
+from celery_dlx_retry.broker.inbound import guard
 from celery_dlx_retry.core.message import Message
 
 if TYPE_CHECKING:
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-#: How many messages are in our memory at once.
+#: The most messages that are on their way to us at once.
 PAGE = 200
+# The first page, before their sizes are known. Each later page is twice as long, as long as it has no more bytes than
+# this: what is on its way is in our memory as soon as we wait for another answer of the broker.
+_FIRST_PAGE = 8
+_PAGE_BYTES = 16 * 2**20
 
 # A quorum queue of RabbitMQ 3.10 gives back more than this in any order: it has them in an Erlang map.
 _STEP = 32
@@ -33,11 +38,15 @@ class Reader:
 
     A consumer, for a basic.get each costs ten times as much. Its prefetch count is the page, and when all of a page is
     held, the next consumer takes over: that way no more than a page is ever on its way to us. So does the next channel,
-    when what the last one holds is as much as it can give back in order.
+    when what the last one holds is as much as it can give back in order. RabbitMQ knows no limit in bytes, so the page
+    follows from the largest message so far.
     """
 
     def __init__(self, connection: Connection, queue: str, *, page: int = PAGE) -> None:
-        self._connection, self._queue, self._page = connection, queue, page
+        self._connection, self._queue, self._longest = connection, queue, page
+        self._page = _FIRST_PAGE // 2
+        self._largest = 1
+        self._is_ending = False
         self._arrived: deque[Any] = deque()
         self._consumer = ""
         self._channels: list[Any] = []
@@ -51,6 +60,7 @@ class Reader:
         """The first message by a get, which tells how many more there are; None if there is none."""
         found = self._channel.basic_get(self._queue)
         if found is not None:
+            self._largest = max(self._largest, len(found.body))
             self._hold(found)
         return found
 
@@ -78,6 +88,9 @@ class Reader:
         (test_thirty_looks_do_not_use_up_the_limit_of_a_queue_that_is_not_ours). A nack is not counted, but takes a
         classic queue time in the square of their number: four thousand took seven seconds.
         """
+        self._is_ending = True
+        for message in self._arrived:
+            message.body = b""
         self._cancel()
         while self._arrived:
             self._hold(self._arrived.popleft())
@@ -98,7 +111,10 @@ class Reader:
 
     def _next(self) -> Any:
         while not self._arrived:
-            if not self._consumer or (self._held and len(self._held[-1][1]) >= self._page):
+            if not self._consumer or self._is_full or self._page > self._fitting:
+                self._cancel()
+                if self._arrived:
+                    break  # it was on its way
                 self._take_over()
             try:
                 self._channel.connection.drain_events(timeout=_SILENCE_SECONDS)
@@ -108,13 +124,13 @@ class Reader:
         return self._arrived.popleft()
 
     def _take_over(self) -> None:
-        self._cancel()
+        self._page = min(self._fitting, 2 * self._page)
         self._commands += _steps(self._page)
         if self._commands > _RETURNS_PER_CHANNEL:
             self._next_channel()
             self._commands = _steps(self._page)
         _wait_until_done(self._channel, self._page)  # which sets the prefetch count, too
-        self._consumer = self._channel.basic_consume(self._queue, callback=self._arrived.append)
+        self._consumer = self._channel.basic_consume(self._queue, callback=self._arrive)
 
     def _next_channel(self) -> None:
         try:
@@ -123,13 +139,30 @@ class Reader:
             if not self._channels:
                 raise
             return  # the broker grants no more: the last one has to do, in whatever order
+        guard(self._connection)
         channel.auto_decode = False
         self._channels.append(channel)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the consumer holds as many as it may."""
+        return self._last_taker == self._consumer and len(self._held[-1][1]) >= self._page
+
+    @property
+    def _fitting(self) -> int:
+        """How many messages of the largest size so far make a page."""
+        return max(1, min(self._longest, _PAGE_BYTES // self._largest))
+
+    def _arrive(self, message: Any) -> None:
+        self._largest = max(self._largest, len(message.body))
+        if self._is_ending:
+            message.body = b""  # it goes back unread
+        self._arrived.append(message)
 
     def _is_at_the_end(self) -> bool:
         found = self._channel.basic_get(self._queue)
         if found is not None:
-            self._arrived.append(found)
+            self._arrive(found)
             self._cancel()  # the next consumer begins behind it
         else:
             _wait_until_done(self._channel, self._page)  # what was on its way to us before that answer is here now

@@ -17,6 +17,7 @@ from amqp import spec
 from amqp.exceptions import NotFound
 
 from celery_dlx_retry.broker.declare import declare_queues
+from celery_dlx_retry.broker.inbound import guard
 from celery_dlx_retry.core.topology import QueueSpec, Topology
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
     Its own marks are of runs that go on, or were cancelled, when a connection broke and the broker delivered again.
     """
     with publisher.connection() as connection, closing(connection.channel()) as channel:
+        guard(connection)
         try:
             channel.queue_declare(marks.name, passive=True)
         except NotFound:

@@ -31,7 +31,7 @@ _DETAILS = (
     *("dlx-dead-traceback", "dlx-history", "dlx-exchange", "dlx-routing-key"),
     *("dlx-dead-error", "dlx-dead-error-type", "dlx-dead-worker"),
     *("dlx-dead-family", "dlx-dead-task", "dlx-dead-task-id", "dlx-dead-died-at-ms", "dlx-dead-attempts"),
-    *("argsrepr", "kwargsrepr", "origin", "dlx-first-failed-at", "dlx-parked-at"),
+    *("argsrepr", "kwargsrepr", "origin", "dlx-first-failed-at", "dlx-parked-at", "dlx-unreadable"),
 )
 _LAST = ("dlx-dead-queue", "dlx-dead-reason")
 
@@ -154,6 +154,9 @@ def _size_of_table(table: Mapping[Any, Any]) -> int:
                 size += _size_of(value)
             except Unpublishable as unfit:
                 raise Unpublishable(what=f"the header {key!r:.80}", problem=unfit.problem) from None
+            except RecursionError:
+                problem = "is nested too deeply, or contains itself"
+                raise Unpublishable(what=f"the header {key!r:.80}", problem=problem) from None
     return size
 
 

@@ -22,6 +22,7 @@ from celery_dlx_retry.core.header_numbers import (
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.rule_retries import RULE_RETRIES
 from celery_dlx_retry.core.units import is_count
+from celery_dlx_retry.core.unreadable import UNREADABLE
 
 #: All attempts so far as JSON: ``[[attempt, at_ms, error, delay_ms, worker], …]``, the first one and the newest.
 #: A retry that a rule of the policy granted has two more: the name of the rule, and which of its retries it is.
@@ -321,8 +322,9 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
 def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers of a dead letter on its way back to work: as if new, but remembering."""
     kept = without_record(without_broker_headers(headers))
-    # The deadline and all counts begin again, and a replay goes to the work queue by its name.
-    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY, ORIGINAL):
+    # The deadline and all counts begin again, and a replay goes to the work queue by its name. A worker would make a
+    # dead letter of a message with unreadable headers again.
+    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY, ORIGINAL, UNREADABLE):
         kept.pop(name, None)
     for late in ("expires", "eta"):  # an operator's word is newer: it is to run
         if late in kept:

@@ -21,6 +21,7 @@ from celery.worker.strategy import default
 from click import ClickException
 
 from celery_dlx_retry.broker.declare import check
+from celery_dlx_retry.broker.inbound import guard
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
 from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.core.escaping import escaped
@@ -193,7 +194,8 @@ class Topology(StartStopStep):
 class StartWatch(StartStopStep):
     """Write a log line every few seconds while a start waits for the broker, in a step of ours or of Celery's.
 
-    On RabbitMQ 3.10 it is Celery's own queue.bind that waits beside a frozen node.
+    On RabbitMQ 3.10 it is Celery's own queue.bind that waits beside a frozen node. Nothing was read before this step,
+    so it guards the connection, too.
     """
 
     requires = ("celery.worker.consumer.connection:Connection",)
@@ -209,6 +211,7 @@ class StartWatch(StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Called at every connect."""
+        guard(consumer.connection)
         self._over = threading.Event()
         threading.Thread(target=_report, args=(consumer, self._over), name="dlx-start-watch", daemon=True).start()
 

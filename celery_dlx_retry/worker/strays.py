@@ -8,6 +8,7 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.burial import bury
 from celery_dlx_retry.worker.delivery import message_of
 from celery_dlx_retry.worker.runtime import runtime_of
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 logger = escaped(get_logger(__name__))
+
+
+class UnreadableHeaders(Exception):
+    """Headers or properties that no worker can decode; a fact on the record of a dead letter, never raised."""
 
 
 class ForeignMessage(Exception):
@@ -51,6 +56,10 @@ def keep_strays(consumer: Any) -> None:
         on_task_received = create(*args, **options)
 
         def on_message(message: Any) -> None:
+            if UNREADABLE in message.headers:
+                # Celery's worker dies of such a message, and so does the next one.
+                on_invalid_task(None, message, UnreadableHeaders(unreadable_of(message.headers)))
+                return
             try:
                 on_task_received(message)
             except (*consumer.connection_errors, *consumer.channel_errors):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu.connection import Connection
 from kombu.utils.uuid import uuid
-from support import eventually
+from support import UNDECODABLE, RawProperties, eventually, raw_properties, raw_text
 
 from celery_dlx_retry.core.reasons import Reason
 from tests.worker.stage import stage
@@ -307,6 +307,31 @@ def test_no_message_vanishes_and_none_takes_the_worker_down(project, broker):
         for letter in dead[message.number]:
             assert str(letter.record.reason) in REASONS
             assert header_bytes(letter) < FRAME_BYTES
+
+
+def test_a_message_that_amqp_cannot_decode_is_a_dead_letter_and_the_worker_lives(project, broker):
+    with Connection(project.url) as connection:
+        for number, (headers, texts, _) in enumerate(UNDECODABLE.values()):
+            sent = {"task": raw_text("hostile.succeed"), "id": raw_text(f"undecodable-{number}"), **headers}
+            properties = raw_properties(sent, {0x8000: JSON.encode(), 0x4000: b"utf-8", **texts})
+            message = RawProperties(GOOD_BODY.encode(), properties)
+            connection.default_channel.basic_publish(message, exchange="", routing_key=project.queue)
+
+    letters = settle(project, broker, []) and eventually(
+        lambda: found if len(found := undecodable(project)) == len(UNDECODABLE) else [], within=60
+    )
+
+    assert {str(letter.record.reason) for letter in letters} == {"invalid"}
+    assert [letter.record.error for letter in letters] == [told for _, _, told in UNDECODABLE.values()]
+    assert {letter.message.body for letter in letters} == {GOOD_BODY.encode()}
+    assert {letter.record.task for letter in letters} == {"hostile.succeed"}
+    for letter in letters:
+        assert header_bytes(letter) < FRAME_BYTES
+
+
+def undecodable(project):
+    found = [letter for letter in project.dead() if letter.record.task_id.startswith("undecodable-")]
+    return sorted(found, key=lambda letter: letter.record.task_id)
 
 
 @pytest.mark.parametrize("kind", sorted(ERRORS))
