@@ -8,9 +8,10 @@ from typing import Any
 
 from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
 from celery_dlx_retry.core.headers import DeadRecord, Failure, history_of, record_of, replays_of
-from celery_dlx_retry.core.message import Message  # noqa: TC001 - a dataclass field
+from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import is_orphans_way, waited_for
+from celery_dlx_retry.core.unreadable import unreadable_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,16 @@ class DeadMessage:
     def fingerprint(self) -> Fingerprint:
         """What makes it the same failure as others."""
         return fingerprint(self.record)
+
+    @property
+    def unreadable(self) -> str:
+        """Name the headers and properties that cannot be decoded; empty if all can be."""
+        return unreadable_of(self.message.headers)
+
+    def without_content(self) -> DeadMessage:
+        """Return what a list shows of it: neither body nor headers, which may be long."""
+        empty = Message(body=b"", content_type=None, content_encoding=None, headers={}, properties={})
+        return replace(self, message=empty)
 
 
 def dead_message(message: Message, *, queue: str, exchange: str, routing_key: str) -> DeadMessage:

@@ -26,6 +26,8 @@ class LetterFilter:
     text: str = ""
     died_before_ms: int | None = None
     died_after_ms: int | None = None
+    #: Only letters with headers or properties that cannot be decoded.
+    unreadable: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -38,7 +40,12 @@ class LetterFilter:
         parts = [f"ids:{len(self.ids)}"] if self.ids else []
         for name in ("tasks", "reasons", "exceptions", "groups"):
             parts += [f"{name}:{'|'.join(values)}"] if (values := getattr(self, name)) else []
-        for name, value in (("text", self.text), ("older", self.died_before_ms), ("newer", self.died_after_ms)):
+        for name, value in (
+            ("text", self.text),
+            ("older", self.died_before_ms),
+            ("newer", self.died_after_ms),
+            ("unreadable", self.unreadable),
+        ):
             parts += [name] if value else []
         return ",".join(parts) or "all"
 
@@ -52,6 +59,7 @@ class LetterFilter:
             and (not self.tasks or _matches(record.task, self.tasks))
             and (not self.exceptions or _matches(record.error_type, self.exceptions))
             and self._has_age(record.died_at_ms)
+            and (not self.unreadable or bool(letter.unreadable))
             and (not self.text or self._has_text(letter))
             and (not self.groups or letter.fingerprint.group in self.groups)
         )

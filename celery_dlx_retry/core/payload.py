@@ -1,6 +1,6 @@
 """What is inside a task's body, as far as it can be known without running anybody's code.
 
-Only JSON is decoded, decompressed no further than a limit; a pickle never is.
+Only JSON is decoded, up to a limit; a pickle never is. Parsed JSON takes up to 25 times its bytes in memory.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import json
 import lzma
+import re
 import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.core.message import Message
 
-#: No body is decompressed to more than this.
+#: No body is decompressed to more than this, and no longer one is parsed.
 MOST_BYTES = 16 * 2**20
+# A body that is nested deeper is not parsed: Python's recursion ends at 1,000 calls, and who writes it needs some.
+_MOST_LEVELS = 200
+# Of a longer body only the end is parsed to see what follows after the task.
+_LINK_BYTES = 2**20
+_SIGNS = re.compile(rb'\\.|["\[\]{}]', re.DOTALL)
 # Of the frame that headers travel in, what an original body may take.
 _ORIGINAL_BYTES = 60_000
 _LINKS = ("callbacks", "errbacks", "chain", "chord")
+_NOT_CELERYS = "its body is not what Celery writes"
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-gzip": zlib.decompressobj,  # Kombu's name for it
     "application/x-bz2": bz2.BZ2Decompressor,
@@ -34,29 +41,63 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """Arguments of a task, and what is to happen after it."""
+    """Arguments of a task, and what follows after it."""
 
     args: list[Any]
     kwargs: dict[str, Any]
     embed: dict[str, Any]
 
-    @property
-    def links(self) -> tuple[str, ...]:
-        """Which of callbacks, errbacks, chain and chord it has."""
-        return tuple(name for name in _LINKS if self.embed.get(name))
-
 
 def payload_of(message: Message) -> Payload:
     """Decode a body of Celery's second protocol in JSON; raise Unreadable for any other."""
-    if message.content_type != "application/json":
-        raise Unreadable(problem=f"its body is {message.content_type or 'of no known type'}, not JSON")
+    text = _text(message)
+    if len(text) > MOST_BYTES:
+        raise Unreadable(problem=f"its body has {len(text)} bytes, and no more than {MOST_BYTES} are parsed")
+    if _is_deep(text):
+        raise Unreadable(problem=f"its body is nested deeper than {_MOST_LEVELS} levels")
     try:
-        args, kwargs, embed = json.loads(_text(message))
+        args, kwargs, embed = json.loads(text)
     except (ValueError, TypeError, RecursionError) as exc:
-        raise Unreadable(problem="its body is not what Celery writes") from exc
+        raise Unreadable(problem=_NOT_CELERYS) from exc
     if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(embed, dict):
-        raise Unreadable(problem="its body is not what Celery writes")
+        raise Unreadable(problem=_NOT_CELERYS)
     return Payload(args=args, kwargs=kwargs, embed=embed)
+
+
+def links_of(message: Message) -> tuple[str, ...]:
+    """Return which of callbacks, errbacks, chain and chord a task has, without parsing long arguments."""
+    body = _text(message)
+    embed = payload_of(message).embed if len(body) <= _LINK_BYTES else _embed_at_the_end(body)
+    return tuple(name for name in _LINKS if embed.get(name))
+
+
+def _embed_at_the_end(body: bytes) -> dict[str, Any]:
+    """The last of the three parts of a body, as Celery writes it."""
+    tail = body[-_LINK_BYTES:].rstrip()
+    start = tail.rfind(b'{"callbacks":')
+    try:
+        embed = json.loads(tail[start:-1]) if start >= 0 else None
+    except (ValueError, RecursionError) as exc:
+        raise Unreadable(problem=_NOT_CELERYS) from exc
+    if not isinstance(embed, dict):
+        raise Unreadable(problem=_NOT_CELERYS)
+    return embed
+
+
+def _is_deep(body: bytes) -> bool:
+    """Whether it is nested deeper than the limit, without recursion."""
+    depth = 0
+    if body.count(b"[") + body.count(b"{") > _MOST_LEVELS:
+        is_string = False
+        for found in _SIGNS.finditer(body):
+            sign = found.group()
+            if sign == b'"':
+                is_string = not is_string
+            elif not is_string and len(sign) == 1:
+                depth += 1 if sign in b"[{" else -1
+                if depth > _MOST_LEVELS:
+                    return True
+    return False
 
 
 def detached(message: Message) -> Message:
@@ -114,13 +155,16 @@ def restored(message: Message) -> Message:
     )
 
 
-def _text(message: Message) -> str | bytes:
+def _text(message: Message) -> bytes:
+    """The JSON of a body."""
+    if message.content_type != "application/json":
+        raise Unreadable(problem=f"its body is {message.content_type or 'of no known type'}, not JSON")
     compression = message.headers.get("compression")
-    body = message.body
+    body = message.body.encode("utf-8", "surrogatepass") if isinstance(message.body, str) else message.body
     if not compression:
         return body
     make = _DECOMPRESSORS.get(str(compression))
-    if make is None or isinstance(body, str):
+    if make is None:
         raise Unreadable(problem=f"its body is compressed with {compression}")
     decompressor = make()
     try:

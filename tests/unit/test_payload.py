@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from celery_dlx_retry.core.headers import ORIGINAL
-from celery_dlx_retry.core.payload import MOST_BYTES, Payload, detached, edited, payload_of, restored
+from celery_dlx_retry.core.payload import MOST_BYTES, Payload, detached, edited, links_of, payload_of, restored
 from celery_dlx_retry.errors import Unreadable
 from tests.unit.letters import a_message
 
@@ -22,10 +22,12 @@ BODY = json.dumps([["ä"], {"n": 1}, {"callbacks": [LINK], "errbacks": None, "ch
     [(zlib.compress, "application/x-gzip"), (bz2.compress, "application/x-bz2"), (lzma.compress, "application/x-lzma")],
 )
 def test_arguments_and_links_are_read_from_compressed_json(compress, name):
-    payload = payload_of(a_message(compress(BODY), headers={"compression": name}))
+    message = a_message(compress(BODY), headers={"compression": name})
+
+    payload = payload_of(message)
 
     assert (payload.args, payload.kwargs) == (["ä"], {"n": 1})
-    assert payload.links == ("callbacks", "chord")
+    assert links_of(message) == ("callbacks", "chord")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,40 @@ def test_arguments_and_links_are_read_from_compressed_json(compress, name):
     ],
 )
 def test_what_is_not_safe_or_not_celerys_is_unreadable(message):
-    with pytest.raises(Unreadable):
-        payload_of(message)
+    for read in (payload_of, links_of):
+        with pytest.raises(Unreadable):
+            read(message)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'[["%s"], {}, {}]' % (b"x" * MOST_BYTES), "no more than 16777216 are parsed"),
+        (b"[[%s], {}, {}]" % (b"[" * 300 + b"]" * 300), "nested deeper than 200 levels"),
+    ],
+)
+def test_a_body_that_is_too_long_or_too_deep_is_not_parsed(body, problem):
+    with pytest.raises(Unreadable, match=problem):
+        payload_of(a_message(body))
+
+
+def test_brackets_in_texts_are_not_levels():
+    assert payload_of(a_message(json.dumps([['[\\"[' * 300], {}, {}]).encode())).args == ['[\\"[' * 300]
+
+
+@pytest.mark.parametrize("length", [0, 100, 2 * 2**20, MOST_BYTES])
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
+def test_links_are_found_behind_arguments_of_any_length(length, separators):
+    embed = {"callbacks": None, "errbacks": [LINK], "chain": None, "chord": LINK}
+    body = json.dumps([["x" * length], {"{": "]"}, embed], separators=separators).encode()
+
+    assert links_of(a_message(body)) == ("errbacks", "chord")
+
+
+def test_links_that_are_not_where_celery_writes_them_are_not_known():
+    for embed in ({}, 5, {"chord": "x" * 2 * 2**20}, {"callbacks": {"callbacks": 1}}):
+        with pytest.raises(Unreadable):
+            links_of(a_message(json.dumps([["x" * 2 * 2**20], {}, embed]).encode()))
 
 
 def test_a_detached_task_has_nobody_to_answer_to():
@@ -72,7 +106,7 @@ def test_an_edit_keeps_the_very_first_original_and_undo_brings_it_back():
     back = restored(twice)
 
     assert payload_of(twice).args == [2]
-    assert payload_of(twice).links == ("callbacks", "chord")
+    assert links_of(twice) == ("callbacks", "chord")
     assert (once.compression, twice.headers["argsrepr"]) == ("application/x-gzip", "[2]")
     assert (back.body, back.headers) == (body, message.headers)
 

@@ -45,7 +45,7 @@ def list_dead(  # noqa: PLR0913 - one per option
     """Show dead letters; they stay where they are."""
     counter = _Counter()
     with selection.reading() as letters:
-        # No more than the limit is ever in memory.
+        # No more than the limit is ever in memory, and of each only what is shown.
         choose = heapq.nlargest if reverse else heapq.nsmallest
         shown = choose(limit, counter(letters), key=_SORTS[sort])
         if sys.stdout.isatty() or as_json:
@@ -92,7 +92,7 @@ def _rows(groups: list[Group]) -> list[tuple[object, ...]]:
 
 
 class _Counter:
-    """Passes letters on and counts them."""
+    """Count letters and pass on what is shown of each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -100,7 +100,7 @@ class _Counter:
     def __call__(self, letters: Iterable[DeadMessage]) -> Iterator[DeadMessage]:
         for letter in letters:
             self.count += 1
-            yield letter
+            yield letter.without_content()
 
 
 def _tell(letter: DeadMessage) -> None:

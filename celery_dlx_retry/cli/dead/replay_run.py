@@ -12,7 +12,7 @@ from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.cli.dead.canary import stores_no_result
 from celery_dlx_retry.cli.dead.destinations import Destinations
 from celery_dlx_retry.cli.output import echo, json_line
-from celery_dlx_retry.core.payload import detached, payload_of
+from celery_dlx_retry.core.payload import detached, links_of
 from celery_dlx_retry.errors import Unreadable
 from celery_dlx_retry.worker.runtime import runtime_of
 
@@ -37,6 +37,7 @@ _EFFECTS = {
     "errbacks": "With error links: {}. They are called again after another failure.",
     "chain": "In a chain: {}. It goes on after a success.",
     "unknown": "Not readable here: {}. Whether there are links, a chain or a chord is not known.",
+    "unreadable": "With headers that cannot be read: {}. They are sent without these headers.",
     "result": "With a result: {}. What is stored stays until the task ends again, and then says how.",
 }
 
@@ -75,12 +76,14 @@ class ReplayRun:
     def note(self, letter: DeadMessage) -> None:
         """Remember what follows from replaying it."""
         self.missing.discard(letter.record.task_id)
+        if letter.unreadable:
+            self._links["unreadable"] += 1
         if self._detach:
             return
         if self._selection.app.conf.result_backend and not stores_no_result(self._selection.app, letter):
             self._links["result"] += 1
         try:
-            self._links.update(payload_of(letter.message).links)
+            self._links.update(links_of(letter.message))
         except Unreadable:
             self._links["unknown"] += 1
 

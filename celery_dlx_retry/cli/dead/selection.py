@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 Parsed = TypeVar("Parsed")
+_MOST_NAMED = 5
 
 
 def amount(
@@ -71,6 +72,8 @@ class Selection:
     only_known: bool = False
     _seen_groups: set[str] = field(default_factory=set, init=False)
     _all: list[str] = field(default_factory=list, init=False)
+    #: Letters with unreadable headers that were named on stderr, by queue and position.
+    _named_unreadable: set[tuple[str, int]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         insist_on_rabbitmq(self.app)
@@ -145,10 +148,30 @@ class Selection:
     ) -> Generator[DeadMessage, None, None]:
         """Those that are meant, queue by queue; all are read, for a quorum queue puts what was read behind the rest."""
         for queue in self.queues(connection):
-            for letter in browse(connection, queue):
+            for position, letter in enumerate(browse(connection, queue), start=1):
                 step()
                 if self.wanted(letter):
+                    if letter.unreadable:
+                        self._name_unreadable(letter, position)
                     yield letter
+
+    def _name_unreadable(self, letter: DeadMessage, position: int) -> None:
+        """Say on stderr which letter it is and what can be done with it; of many, the first ones."""
+        key = (letter.queue, position)
+        if key in self._named_unreadable or len(self._named_unreadable) >= _MOST_NAMED:
+            return
+        self._named_unreadable.add(key)
+        note(
+            printable(
+                f"the letter at position {position} of {letter.queue} (task id {letter.record.task_id or 'not known'}, "
+                f"body of {len(letter.message.body)} bytes) has headers that cannot be read: {letter.unreadable}."
+            )
+        )
+        if len(self._named_unreadable) == 1:
+            note(
+                "`dead list --unreadable` shows such letters, `dead export` keeps the bytes of these headers, "
+                "`dead replay` sends the task without them, `dead purge` deletes the letter."
+            )
 
     @contextmanager
     def reading(self) -> Iterator[Iterator[DeadMessage]]:
@@ -212,6 +235,7 @@ _OPTIONS = (
         metavar="GROUP",
         help="Only of this group; see dead groups.",
     ),
+    click.option("--unreadable", is_flag=True, help="Only with headers that cannot be read."),
     management_option,
 )
 
@@ -230,6 +254,7 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
             exceptions=options.pop("exceptions"),
             groups=options.pop("groups"),
             text=options.pop("text") or "",
+            unreadable=options.pop("unreadable"),
             died_before_ms=None if older is None else now_ms - older,
             died_after_ms=None if newer is None else now_ms - newer,
         )

@@ -16,7 +16,7 @@ from celery_dlx_retry.core.escaping import json_text
 from celery_dlx_retry.core.export import shown
 from celery_dlx_retry.core.headers import original_of
 from celery_dlx_retry.core.letterfilter import LetterFilter
-from celery_dlx_retry.core.payload import payload_of
+from celery_dlx_retry.core.payload import links_of, payload_of
 from celery_dlx_retry.errors import Unreadable
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _properties(letter: DeadMessage) -> dict[str, Any]:
 
 def _links(letter: DeadMessage) -> list[str] | None:
     try:
-        return list(payload_of(letter.message).links)
+        return list(links_of(letter.message))
     except Unreadable:
         return None
 
