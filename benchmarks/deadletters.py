@@ -27,7 +27,8 @@ from celery import Celery
 from kombu.connection import Connection
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
+from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
 from celery_dlx_retry.testing import provide

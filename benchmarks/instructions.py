@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.frame import size_of
-from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.lanes import lane_ms
 from celery_dlx_retry.core.policy import Exponential, decide
 from celery_dlx_retry.core.reasons import Reason

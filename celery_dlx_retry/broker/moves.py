@@ -14,8 +14,8 @@ from amqp.serialization import dumps, loads
 from celery_dlx_retry.broker.deadletters import reading
 from celery_dlx_retry.broker.publish import PROBE, kept_properties
 from celery_dlx_retry.broker.reader import PAGE
+from celery_dlx_retry.core.dead_record import for_replay, with_record
 from celery_dlx_retry.core.frame import check_properties, room_beside, size_of
-from celery_dlx_retry.core.headers import for_replay, with_record
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.errors import LetterError, Unpublishable, Unroutable
 

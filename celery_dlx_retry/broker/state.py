@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery_dlx_retry.broker.look import counts, looking
 from celery_dlx_retry.broker.waiting import waiting
-from celery_dlx_retry.core.headers import record_of
+from celery_dlx_retry.core.dead_record import record_of
 from celery_dlx_retry.errors import CannotLook
 
 if TYPE_CHECKING:

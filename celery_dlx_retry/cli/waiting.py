@@ -29,7 +29,7 @@ from celery_dlx_retry.cli.output import (
 )
 from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
 from celery_dlx_retry.cli.target import management_option, not_there, targeting
-from celery_dlx_retry.core.headers import DeadRecord
+from celery_dlx_retry.core.dead_record import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.errors import CannotLook, InvalidSetting, Unroutable

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from celery_dlx_retry.core.dead_record import DeadRecord, record_of
 from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
-from celery_dlx_retry.core.headers import DeadRecord, Failure, history_of, record_of, replays_of
+from celery_dlx_retry.core.headers import Failure, history_of, replays_of
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import is_orphans_way, waited_for

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.headers import DeadRecord
+    from celery_dlx_retry.core.dead_record import DeadRecord
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 # Code that is installed, or ours; the standard library lies in …/lib/python3.x/.

@@ -1,28 +1,23 @@
-"""The wire format: the history of attempts and the dead-letter record, to and from message headers."""
+"""The wire format: the history of attempts and our other headers, to and from a message."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.core.frame import size_of
 from celery_dlx_retry.core.header_numbers import (
     LAST_MS,
     MOST_COUNT,
-    bounded_count,
     count_of,
     is_time_ms,
-    ms_since_1970,
-    retries_of,
     time_ms_of,
 )
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.rule_retries import RULE_RETRIES
 from celery_dlx_retry.core.units import is_count
-from celery_dlx_retry.core.unreadable import UNREADABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: All attempts so far as JSON: ``[[attempt, at_ms, error, delay_ms, worker], …]``, the first one and the newest.
 #: A retry that a rule of the policy granted has two more: the name of the rule, and which of its retries it is.
@@ -46,18 +41,13 @@ ORIGINAL = "dlx-original"
 #: these names; py-amqp writes a name of bytes as it is.
 COPIES = frozenset(("CC", "BCC", b"CC", b"BCC"))
 
-_RECORD = "dlx-dead-"
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
 _HISTORY_LENGTH = 20
-_ERROR_BYTES = 2_000
-_LEAST_ERROR_BYTES = 100
 _ENTRY_BYTES = 200
 _RULE_BYTES = 60
-_NAME_BYTES = 255
+NAME_BYTES = 255
 # Headers travel in one frame of at most 131,072 bytes; the rest is left to properties and frame overhead.
-_FRAME_BYTES = 120_000
-_TRACEBACK_BYTES = 30_000
-_NUMBERS = ("attempts", "died_at_ms")
+HEADERS_BYTES = 120_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,23 +64,6 @@ class Failure:
     worker: str
     rule: str = ""
     rule_retry: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadRecord:
-    """Why and how a message died."""
-
-    reason: Reason
-    task: str
-    task_id: str
-    queue: str
-    family: str
-    worker: str
-    attempts: int
-    died_at_ms: int
-    error_type: str = ""
-    error: str = ""
-    traceback: str = ""
 
 
 def describe(error: BaseException) -> str:
@@ -178,9 +151,14 @@ def _mended_rule(rule: list[Any]) -> list[Any]:
     return [cut(str(name), _RULE_BYTES), _count(retry)]
 
 
+def starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
+    """Return whether the name of a header is a text that starts with one of these."""
+    return isinstance(key, str) and key.startswith(prefixes)  # py-amqp leaves a key that is not UTF-8 as bytes
+
+
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Those that we wrote."""
-    return {key: value for key, value in headers.items() if _starts(key, "dlx-")}
+    return {key: value for key, value in headers.items() if starts(key, "dlx-")}
 
 
 def crashes_of(headers: Mapping[str, Any]) -> int:
@@ -235,7 +213,7 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
         HISTORY: "",
         FIRST_FAILED_AT: first_failed_at_ms(headers, now_ms=failure.at_ms),
     }
-    room = _FRAME_BYTES - size_of(kept)
+    room = HEADERS_BYTES - size_of(kept)
     kept[HISTORY] = _json(rows)
     while rows and len(kept[HISTORY]) > room:  # a message that leaves no room matters more than what became of it
         del rows[1 if len(rows) > 1 else 0]
@@ -253,7 +231,7 @@ def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies; a copied CC
     makes more messages of each one.
     """
-    # Three times for every retry, hence without _starts().
+    # Three times for every retry, hence without starts().
     return {
         key: value
         for key, value in headers.items()
@@ -266,70 +244,6 @@ def without_copies(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     if COPIES.isdisjoint(headers):
         return headers
     return {key: value for key, value in headers.items() if key not in COPIES}
-
-
-def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
-    """The headers of a dead letter: those of the message, and the record, cut so that all of it fits one frame."""
-    letter = without_record(without_broker_headers(headers))
-    for name, value in asdict(record).items():
-        if name in _NUMBERS:
-            letter[_key(name)] = value
-        elif name not in {"error", "traceback"}:
-            letter[_key(name)] = cut(str(value), _NAME_BYTES)
-    letter |= {_key("error"): "", _key("traceback"): ""}
-    room = _FRAME_BYTES - size_of(letter)
-    letter[_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
-    room = _FRAME_BYTES - size_of(letter)
-    letter[_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
-    return letter
-
-
-def without_record(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the record off again."""
-    return {key: value for key, value in headers.items() if not _starts(key, _RECORD)}
-
-
-def original_of(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what ``dead edit`` kept of a letter; None if it was never edited.
-
-    The worker takes the header off whatever it buries. What the broker dead-lettered is as its sender wrote it.
-    """
-    original = headers.get(ORIGINAL)
-    return original if isinstance(original, Mapping) and _last_death(headers) is None else None
-
-
-def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
-    """Return the record of a dead letter; None if it has none.
-
-    If the broker dead-lettered the message, x-death tells, and the record is ignored: the worker takes x-death off, so
-    the record is the sender's (test_a_forged_record_does_not_choose_the_queue_of_a_replay).
-    """
-    if (told := _broker_record(headers)) is not None:
-        return told
-    found = {field.name: headers[_key(field.name)] for field in fields(DeadRecord) if _key(field.name) in headers}
-    if found.keys() >= {"reason", "queue"}:  # the least that there is room for
-        found = {**_facts(headers, queue=found["queue"]), **found}
-    try:
-        found["reason"] = Reason(found["reason"])
-        if is_count(found["attempts"]):
-            found["attempts"] = bounded_count(found["attempts"])
-        record = DeadRecord(**found)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return record if _is_sound(record) else None
-
-
-def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers of a dead letter on its way back to work: as if new, but remembering."""
-    kept = without_record(without_broker_headers(headers))
-    # The deadline and all counts begin again, and a replay goes to the work queue by its name. A worker would make a
-    # dead letter of a message with unreadable headers again.
-    for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY, ORIGINAL, UNREADABLE):
-        kept.pop(name, None)
-    for late in ("expires", "eta"):  # an operator's word is newer: it is to run
-        if late in kept:
-            kept[late] = None
-    return {**kept, "retries": 0, REPLAYS: bounded_count(replays_of(headers) + 1)}
 
 
 def cut(text: str, size: int) -> str:
@@ -347,53 +261,6 @@ def cut(text: str, size: int) -> str:
     return (data[:head].decode("utf-8", "ignore").encode() + mark).decode() + data[-tail:].decode("utf-8", "ignore")
 
 
-# What RabbitMQ calls a death -> what we call it; "rejected" is the default, and the least that we know.
-_BROKER_REASONS = {
-    "delivery_limit": Reason.CRASH_LOOP,
-    "maxlen": Reason.OVERFLOW,
-    "expired": Reason.EXPIRED,
-}
-
-
-def _last_death(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what the broker wrote when it last dead-lettered this message."""
-    deaths = headers.get("x-death")
-    return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], Mapping) else None
-
-
-def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
-    death = _last_death(headers)
-    if death is None:
-        return None
-    queue = str(death.get("queue", ""))
-    at = death.get("time")
-    facts = _facts(headers, queue=queue)
-    facts["died_at_ms"] = (ms_since_1970(at) or 0) if isinstance(at, datetime) else 0
-    return DeadRecord(reason=_BROKER_REASONS.get(str(death.get("reason")), Reason.REJECTED), **facts)
-
-
-def _facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
-    """What Celery's own headers tell of a dead letter."""
-    return {
-        "task": str(headers.get("task", "")),
-        "task_id": str(headers.get("id", "")),
-        "queue": queue,
-        "family": queue,
-        "worker": "",
-        "attempts": retries_of(headers) + 1,
-        "died_at_ms": 0,
-    }
-
-
-def _starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
-    return isinstance(key, str) and key.startswith(prefixes)  # py-amqp leaves a key that is not UTF-8 as bytes
-
-
-def _is_sound(record: DeadRecord) -> bool:
-    numbers = is_count(record.attempts) and is_time_ms(record.died_at_ms)
-    return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
-
-
 def _count(value: Any) -> int:
     if not is_count(value) or value > MOST_COUNT:
         raise ValueError  # a forged one
@@ -404,7 +271,3 @@ def _time_ms(value: Any) -> int:
     if not is_time_ms(value):
         raise ValueError  # a forged one
     return value
-
-
-def _key(name: str) -> str:
-    return _RECORD + name.replace("_", "-")

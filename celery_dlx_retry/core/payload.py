@@ -13,7 +13,8 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.core.headers import ORIGINAL, original_of
+from celery_dlx_retry.core.dead_record import original_of
+from celery_dlx_retry.core.headers import ORIGINAL
 from celery_dlx_retry.errors import Unreadable
 
 if TYPE_CHECKING:

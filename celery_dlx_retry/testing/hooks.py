@@ -39,7 +39,7 @@ from celery_dlx_retry.worker.task import DLXRetryTask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_dlx_retry.core.headers import DeadRecord
+    from celery_dlx_retry.core.dead_record import DeadRecord
     from celery_dlx_retry.core.ways import Way
     from celery_dlx_retry.testing.records import RecordFile
 

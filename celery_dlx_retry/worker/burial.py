@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import MaxRetriesExceededError
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.core.dead_record import DeadRecord
 from celery_dlx_retry.core.escaping import escaped
 from celery_dlx_retry.core.frame import carried
 from celery_dlx_retry.core.header_numbers import retries_of
-from celery_dlx_retry.core.headers import DeadRecord, describe
+from celery_dlx_retry.core.headers import describe
 from celery_dlx_retry.core.message import bare
 from celery_dlx_retry.errors import Unpublishable
 

@@ -20,8 +20,9 @@ from celery_dlx_retry.broker.leases import Leases
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.broker.publish import MessageCapture, Publisher
 from celery_dlx_retry.broker.queues import make_sure, work_queue
+from celery_dlx_retry.core.dead_record import with_record
 from celery_dlx_retry.core.escaping import escaped
-from celery_dlx_retry.core.headers import ORIGINAL, Failure, with_failure, with_record
+from celery_dlx_retry.core.headers import ORIGINAL, Failure, with_failure
 from celery_dlx_retry.core.ladder import Ladder, rungs
 from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, landing
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from kombu.entity import Queue
 
     from celery_dlx_retry.broker.publish import ConfirmedProducer
-    from celery_dlx_retry.core.headers import DeadRecord
+    from celery_dlx_retry.core.dead_record import DeadRecord
     from celery_dlx_retry.core.message import Message
     from celery_dlx_retry.core.ways import Way
     from celery_dlx_retry.worker.delivery import Parcel

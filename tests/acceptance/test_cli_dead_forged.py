@@ -17,7 +17,8 @@ from support import eventually
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.queues import dlx_queue
 from celery_dlx_retry.cli.dead.destinations import Destinations
-from celery_dlx_retry.core.headers import ORIGINAL, with_record
+from celery_dlx_retry.core.dead_record import with_record
+from celery_dlx_retry.core.headers import ORIGINAL
 from celery_dlx_retry.core.topology import WorkQueue, around
 from celery_dlx_retry.errors import NoDestination
 from celery_dlx_retry.worker.runtime import runtime_of

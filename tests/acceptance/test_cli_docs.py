@@ -17,8 +17,9 @@ from support import eventually
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.state import QueueState
 from celery_dlx_retry.broker.waiting import WaitingTask
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.drift import Drift
-from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import Names, WorkQueue, lane
 

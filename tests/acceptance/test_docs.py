@@ -19,7 +19,8 @@ from kombu.connection import Connection
 
 from celery_dlx_retry import cli
 from celery_dlx_retry.core import headers
-from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
+from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.settings import Settings
 

@@ -25,7 +25,7 @@ from harness import Worker
 from kombu.connection import Connection
 from support import eventually
 
-from celery_dlx_retry.core.headers import DeadRecord, with_record
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import Names, WorkQueue
 from tests.acceptance.tenancy import Tenancy

@@ -17,7 +17,8 @@ import celery_dlx_retry
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.moves import replay
 from celery_dlx_retry.broker.reader import PAGE
-from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
+from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import Missing
 

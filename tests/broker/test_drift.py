@@ -9,7 +9,7 @@ from celery_dlx_retry.broker.drift import find
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.permissions import forbidden
 from celery_dlx_retry.broker.state import states
-from celery_dlx_retry.core.headers import DeadRecord, with_record
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.plan import definitions
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import Lane, QueueSpec, Topology, WorkQueue, around, foundation, lane

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_dlx_retry.core.dead_record import DeadRecord
 from celery_dlx_retry.core.deadletter import DeadMessage
-from celery_dlx_retry.core.headers import DeadRecord
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason
 

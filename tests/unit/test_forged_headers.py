@@ -16,22 +16,19 @@ from support import shown
 from celery_dlx_retry.broker.look import Seen
 from celery_dlx_retry.broker.waiting import waiting_task
 from celery_dlx_retry.cli.output import seconds, time_of
+from celery_dlx_retry.core.dead_record import DeadRecord, for_replay, record_of, with_record
 from celery_dlx_retry.core.deadletter import dead_message, facts_of
 from celery_dlx_retry.core.frame import carried, size_of
 from celery_dlx_retry.core.groups import grouped
 from celery_dlx_retry.core.header_numbers import LAST_MS, MOST_COUNT, MOST_RETRIES, count_of, retries_of, time_ms_of
 from celery_dlx_retry.core.headers import (
-    DeadRecord,
     Failure,
     crashes_of,
     first_failed_at_ms,
-    for_replay,
     history_of,
     parked_at_ms_of,
-    record_of,
     replays_of,
     with_failure,
-    with_record,
     without_copies,
 )
 from celery_dlx_retry.core.ladder import Ladder, skipped

@@ -12,24 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
+from celery_dlx_retry.core.dead_record import DeadRecord, for_replay, record_of, with_record, without_record
 from celery_dlx_retry.core.frame import fitted, size_of
 from celery_dlx_retry.core.header_numbers import LAST_MS, MOST_COUNT
 from celery_dlx_retry.core.headers import (
-    DeadRecord,
     Failure,
     address_of,
     crashes_of,
     cut,
     describe,
     first_failed_at_ms,
-    for_replay,
     history_of,
-    record_of,
     with_address,
     with_failure,
-    with_record,
     without_broker_headers,
-    without_record,
 )
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason

@@ -13,8 +13,8 @@ from amqp.serialization import decode_properties_basic
 from support import CORRELATION_ID, UNDECODABLE, raw_nest, raw_properties, raw_text
 
 from celery_dlx_retry.broker.inbound import MOST_LEVELS, mended, with_readable_address
+from celery_dlx_retry.core.dead_record import for_replay
 from celery_dlx_retry.core.frame import size_of
-from celery_dlx_retry.core.headers import for_replay
 from celery_dlx_retry.core.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.errors import Unpublishable
 

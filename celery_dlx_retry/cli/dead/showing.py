@@ -11,10 +11,10 @@ from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
 from celery_dlx_retry.cli.parameters import QUEUE_NAME
 from celery_dlx_retry.cli.target import management_option
+from celery_dlx_retry.core.dead_record import original_of
 from celery_dlx_retry.core.deadletter import facts_of
 from celery_dlx_retry.core.escaping import json_text
 from celery_dlx_retry.core.export import shown
-from celery_dlx_retry.core.headers import original_of
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.payload import links_of, payload_of
 from celery_dlx_retry.errors import Unreadable
