@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import rabbits
 import record
-from support import Management, eventually
+from support import Management, as_user, eventually
 
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import NoRedis, provide, provide_redis
@@ -110,5 +110,5 @@ def limited_url(broker, prefix, management) -> Iterator[str]:
     management.call("PUT", f"/users/{user}", {"password": "secret", "tags": ""})
     permissions = {"configure": "", "write": ".*", "read": ".*"}
     management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
-    yield broker.url.replace("//guest:guest@", f"//{user}:secret@")
+    yield as_user(broker.url, f"{user}:secret")
     management.call("DELETE", f"/users/{user}")

@@ -27,6 +27,11 @@ T = TypeVar("T")
 GONE_OR_EXCLUSIVE = {404, 405}  # an exclusive queue goes with its connection
 
 
+def as_user(url: str, login: str) -> str:
+    """The same broker for another user, given as ``user:password``."""
+    return re.sub("//[^/@]*@", f"//{login}@", url)
+
+
 def eventually(check: Callable[[], T], *, within: float = 20.0) -> T:
     """Poll until ``check`` returns something true, and return that."""
     deadline = time.monotonic() + within

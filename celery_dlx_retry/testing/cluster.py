@@ -40,7 +40,7 @@ class ClusterNode(PrivateNode):
     """A node that shares cookie and epmd with the ``first``; that epmd outlives a kill of its node."""
 
     def __init__(self, scripts: Path, *, root: Path | None = None, first: ClusterNode | None = None) -> None:
-        super().__init__(scripts, root=root)
+        super().__init__(scripts, root=root, login=first.login if first else "")
         self._first = first
         if first is not None:
             self._epmd_port = first._epmd_port  # noqa: SLF001 - one of us

@@ -43,7 +43,11 @@ def start_container(image: str) -> Container:
     if not engine_answers(DockerClient, (DockerException, OSError)):
         raise WayFailed(way=WAY, problem="no engine answers")
     # Said in full: what is not said it takes from the environment, where it may be meant for another RabbitMQ.
-    broker = Container(RabbitMqContainer(image, port=AMQP_PORT, username="guest", password="guest", vhost="/"))  # noqa: S106 - RabbitMQ's default
+    user, password = f"dlx{secrets.token_hex(3)}", secrets.token_hex(16)
+    broker = Container(
+        RabbitMqContainer(image, port=AMQP_PORT, username=user, password=password, vhost="/"),
+        login=f"{user}:{password}",
+    )
     try:
         broker.start()
     except (DockerException, OSError) as exc:
@@ -99,11 +103,11 @@ class Container(RabbitMQ):
     origin = "docker"
     can_restart = True
 
-    def __init__(self, container: Any) -> None:
+    def __init__(self, container: Any, *, login: str) -> None:
         amqp_port, management_port = free_ports(2)
         super().__init__(
-            f"amqp://guest:guest@{LOOPBACK}:{amqp_port}//",
-            management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
+            f"amqp://{login}@{LOOPBACK}:{amqp_port}//",
+            management_url=f"http://{login}@{LOOPBACK}:{management_port}",
         )
         container.ports = {AMQP_PORT: (LOOPBACK, amqp_port), MANAGEMENT_PORT: (LOOPBACK, management_port)}
         container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RESEND_SOON)

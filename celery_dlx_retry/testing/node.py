@@ -8,10 +8,20 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from tempfile import gettempdir
 from typing import NoReturn
 
 from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandFailed, RabbitMQ
-from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, WayFailed, free_ports, is_free, listens, wait_until
+from celery_dlx_retry.testing.sandbox import (
+    LOOPBACK,
+    Sandbox,
+    WayFailed,
+    free_ports,
+    is_free,
+    listens,
+    unprivileged,
+    wait_until,
+)
 
 WAY = "a local rabbitmq-server"
 # Debian's and Red Hat's packages put a wrapper into /usr/sbin that becomes the user rabbitmq, with the system's cookie
@@ -26,14 +36,14 @@ PORT_ATTEMPTS = 5
 
 # A private mount namespace goes with the last process in it; `exec` all the way keeps the pid of the node.
 IN_ROOT = """
-root=$1 dir=$2; shift 2
+root=$1 dir=$2 user=$3; shift 3
 mount --bind "$root" "$root"
 mount --rbind /dev "$root/dev"
 mount --rbind /proc "$root/proc"
 mount --bind "$dir" "$root/mnt"
 mount --bind "$dir/hosts" "$root/etc/hosts"
 mount -o remount,bind,ro "$root" 2>/dev/null || true
-exec chroot "$root" env -C /mnt "$@"
+exec chroot ${user:+"--userspec=$user"} "$root" env -C /mnt "$@"
 """
 
 
@@ -83,16 +93,19 @@ class PrivateNode(RabbitMQ):
     origin = "local"
     can_restart = True
 
-    def __init__(self, scripts: Path, *, root: Path | None = None) -> None:
+    def __init__(self, scripts: Path, *, root: Path | None = None, login: str = "") -> None:
         self._scripts = scripts
         self._root = root
+        #: USER:PASSWORD, for whom only this process and its children know; there is no user guest.
+        self.login = login or f"dlx{secrets.token_hex(3)}:{secrets.token_hex(16)}"
+        self._account = unprivileged("rabbitmq", reaching=[Path(gettempdir()), *([scripts] if root is None else [])])
         self._ports = free_ports(6)
         self._amqp_port, self._dist_port, self._epmd_port, management_port, *self._tls_ports = self._ports
         self.tls_url = self.tls_management_url = ""
         self._name = f"dlx{self._amqp_port}@localhost"
         super().__init__(
-            f"amqp://guest:guest@{LOOPBACK}:{self._amqp_port}//",
-            management_url=f"http://guest:guest@{LOOPBACK}:{management_port}",
+            f"amqp://{self.login}@{LOOPBACK}:{self._amqp_port}//",
+            management_url=f"http://{self.login}@{LOOPBACK}:{management_port}",
         )
         self._sandbox = Sandbox("rabbitmq")
         self._write_files(management_port)
@@ -103,6 +116,7 @@ class PrivateNode(RabbitMQ):
         home = self._environment()["HOME"]
         for name in ("ca.pem", "cert.pem", "key.pem"):
             shutil.copy(certificates / name, self._sandbox.path / name)
+            (self._sandbox.path / name).chmod(0o600)
         lines = [f"listeners.ssl.1 = {LOOPBACK}:{amqp_port}", f"management.ssl.port = {management_port}"]
         lines += [f"management.ssl.ip = {LOOPBACK}"]
         for section in ("ssl_options", "management.ssl"):
@@ -110,8 +124,9 @@ class PrivateNode(RabbitMQ):
             lines += [f"{section}.{key} = {home}/{name}" for key, name in files.items()]
         with (self._sandbox.path / "rabbitmq.conf").open("a") as conf:
             conf.write("\n".join([*lines, ""]))
-        self.tls_url = f"amqps://guest:guest@{LOOPBACK}:{amqp_port}//"
-        self.tls_management_url = f"https://guest:guest@{LOOPBACK}:{management_port}"
+        self._hand_over()
+        self.tls_url = f"amqps://{self.login}@{LOOPBACK}:{amqp_port}//"
+        self.tls_management_url = f"https://{self.login}@{LOOPBACK}:{management_port}"
 
     @property
     def pid(self) -> int | None:
@@ -123,7 +138,7 @@ class PrivateNode(RabbitMQ):
         if self.pid:
             return
         self._start_epmd()
-        self._sandbox.spawn("rabbitmq", self._command("rabbitmq-server"), self._environment())
+        self._spawn("rabbitmq", self._command("rabbitmq-server"))
         in_time = wait_until(lambda: not self._is_alive() or self.answers(), within=START_SECONDS)
         if not self._is_alive():
             self._fail("the node ended during its start")
@@ -158,6 +173,7 @@ class PrivateNode(RabbitMQ):
                 text=True,
                 timeout=CTL_SECONDS,
                 check=False,
+                **(self._account.popen if self._account and self._root is None else {}),
             )
         except subprocess.TimeoutExpired as late:
             raise CommandFailed(
@@ -165,7 +181,7 @@ class PrivateNode(RabbitMQ):
             ) from late
         if done.returncode:
             raise CommandFailed(command=f"rabbitmqctl {' '.join(args)}", output=(done.stderr or done.stdout).strip())
-        return done.stdout
+        return str(done.stdout)
 
     def close(self) -> None:
         """No clean shutdown, which takes seconds: the data goes anyway."""
@@ -176,10 +192,15 @@ class PrivateNode(RabbitMQ):
         if self._sandbox.pid("epmd"):
             return
         command = self._command("epmd", "-port", str(self._epmd_port), "-address", LOOPBACK)
-        self._sandbox.spawn("epmd", command, self._environment())
+        self._spawn("epmd", command)
         wait_until(lambda: not self._sandbox.pid("epmd") or listens(self._epmd_port), within=EPMD_SECONDS)
         if not self._sandbox.pid("epmd"):
             self._fail("epmd did not start")
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        # A root filesystem is entered by root, and chroot becomes the other user.
+        account = self._account if self._root is None else None
+        self._sandbox.spawn(name, command, self._environment(), account=account)
 
     def _is_alive(self) -> bool:
         # epmd ends, without a word and with status 0, when it finds another one at its port.
@@ -197,7 +218,8 @@ class PrivateNode(RabbitMQ):
             return [shutil.which(program, path=self._environment()["PATH"]) or program, *args]
         # Who is not root may still be root in a namespace of users.
         namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
-        shell = ["sh", "-ec", IN_ROOT, "sh", str(self._root), str(self._sandbox.path)]
+        user = f"{self._account.uid}:{self._account.gid}" if self._account else ""
+        shell = ["sh", "-ec", IN_ROOT, "sh", str(self._root), str(self._sandbox.path), user]
         return ["unshare", *namespaces, "--propagation", "private", *shell, program, *args]
 
     def _environment(self) -> dict[str, str]:
@@ -239,6 +261,16 @@ class PrivateNode(RabbitMQ):
         (directory / "advanced.config").write_text("[].\n")
         # Management lists and deletes what a test left behind in milliseconds; rabbitmqctl needs a second to start.
         (directory / "enabled_plugins").write_text("[rabbitmq_management].\n")
-        (directory / "rabbitmq.conf").write_text(
+        user, _, password = self.login.partition(":")
+        conf = directory / "rabbitmq.conf"
+        conf.touch(mode=0o600)
+        conf.write_text(
+            f"default_user = {user}\ndefault_pass = {password}\n"
             f"management.tcp.ip = {LOOPBACK}\nmanagement.tcp.port = {management_port}\n"
         )
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let the node's user own its files."""
+        if self._account:
+            self._account.own(self._sandbox.path)

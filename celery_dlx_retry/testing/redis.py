@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.core.urls import read_url, shown_url
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.rabbitmq import to_stderr
-from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, WayFailed, free_ports, listens, wait_until
+from celery_dlx_retry.testing.sandbox import (
+    LOOPBACK,
+    Sandbox,
+    WayFailed,
+    free_ports,
+    listens,
+    unprivileged,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,8 +54,9 @@ def provide_redis(*, say: Callable[[str], None] = to_stderr) -> Iterator[str]:
         raise NoRedis(tried=str(failure)) from failure
     sandbox = Sandbox("redis")
     try:
-        port = start(server, sandbox)
-        yield f"redis://{LOOPBACK}:{port}/0"
+        password = secrets.token_hex(16)
+        port = start(server, sandbox, password)
+        yield f"redis://:{password}@{LOOPBACK}:{port}/0"
     finally:
         sandbox.close()
 
@@ -73,12 +85,17 @@ def find_server(say: Callable[[str], None]) -> str:
     return found
 
 
-def start(server: str, sandbox: Sandbox) -> int:
+def start(server: str, sandbox: Sandbox, password: str) -> int:
     """Start without persistence and return the port."""
     (port,) = free_ports(1)
-    options = {"port": str(port), "bind": LOOPBACK, "save": "", "appendonly": "no", "dir": str(sandbox.path)}
-    command = [server, *(word for name, value in options.items() for word in (f"--{name}", value))]
-    sandbox.spawn("redis", command, dict(os.environ))
+    options = {"port": str(port), "bind": LOOPBACK, "save": '""', "appendonly": "no", "dir": str(sandbox.path)}
+    conf = sandbox.path / "redis.conf"
+    conf.touch(mode=0o600)
+    conf.write_text("".join(f"{name} {value}\n" for name, value in {**options, "requirepass": password}.items()))
+    account = unprivileged("redis", reaching=[Path(gettempdir()), Path(server).parent])
+    if account:
+        account.own(sandbox.path)
+    sandbox.spawn("redis", [server, str(conf)], dict(os.environ), account=account)
     if not wait_until(lambda: not sandbox.pid("redis") or listens(port), within=START_SECONDS) or not sandbox.pid(
         "redis"
     ):

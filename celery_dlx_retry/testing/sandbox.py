@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -14,12 +15,12 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_dlx_retry.errors import DLXError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 LOOPBACK = "127.0.0.1"
 LOG_HEAD = re.compile(r"^\S+ \S+ \[\w+\] <[\d.]+>")  # of a line in RabbitMQ's log: date, time, level, process
@@ -34,11 +35,44 @@ class WayFailed(DLXError):
     sentence = "{way}: {problem}"
 
 
+class Account(NamedTuple):
+    """A user of this machine who may do little."""
+
+    uid: int
+    gid: int
+
+    def own(self, path: Path) -> None:
+        """Give it a file, or a folder with everything in it."""
+        for each in (path, *path.rglob("*")):
+            os.chown(each, self.uid, self.gid, follow_symlinks=False)
+
+    @property
+    def popen(self) -> dict[str, Any]:
+        """Options for subprocess that run a command as this user."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+def unprivileged(*names: str, reaching: Iterable[Path]) -> Account | None:
+    """The first of these users, then nobody, who can enter all these folders; None unless we are root.
+
+    A server that root starts as root could do anything on this machine.
+    """
+    if os.geteuid() != 0:
+        return None
+    if not all(folder.stat().st_mode & 0o001 for path in reaching for folder in (path, *path.parents)):
+        return None
+    for name in (*names, "nobody"):
+        with suppress(KeyError):
+            found = pwd.getpwnam(name)
+            return Account(found.pw_uid, found.pw_gid)
+    return None
+
+
 class Sandbox:
     """Processes are known by a name; each leads a process group, so that a signal to it reaches its helpers."""
 
     def __init__(self, name: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # which only its owner can enter
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._paused: set[str] = set()
         # Not PR_SET_PDEATHSIG: it follows the thread that forked, and a change of credentials forgets it
@@ -51,8 +85,10 @@ class Sandbox:
             start_new_session=True,
         )
 
-    def spawn(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start a process; what it says goes to a file of its name."""
+    def spawn(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], *, account: Account | None = None
+    ) -> None:
+        """Start a process, as this user if there is one; what it says goes to a file of its name."""
         with (self.path / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(  # noqa: S603 - the caller's command
                 command,
@@ -62,6 +98,7 @@ class Sandbox:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                **(account.popen if account else {}),
             )
         self._pid_file(name).write_text(str(process.pid))
         self._processes[name] = process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from kombu.connection import Connection
 
@@ -24,12 +24,13 @@ class Tenancy:
         self._address = f"{place.host}:{place.port}/{quote(vhost, safe='')}"
         self._quoted = quote(vhost, safe="")
         management.call("PUT", f"/vhosts/{self._quoted}", {})
-        self.allow("guest", ".*", ".*", ".*")
+        self._login = urlsplit(broker.url).netloc.rpartition("@")[0] or "guest:guest"
+        self.allow(self._login.partition(":")[0], ".*", ".*", ".*")
 
     @property
     def url(self) -> str:
         """Of a user who may do everything."""
-        return f"amqp://guest:guest@{self._address}"
+        return f"amqp://{self._login}@{self._address}"
 
     def user(self, *permissions: str, tags: str = "") -> str:
         """The URL of a new user who may configure, write and read what these patterns match, here and nowhere else."""

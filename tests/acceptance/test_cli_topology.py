@@ -119,8 +119,8 @@ def test_a_ladder_that_stands_is_checked_without_asking(dlx, declared, project):
     dlx("declare", "--ladder")
 
 
-def test_who_may_not_configure_is_told_what_is_not_checked(limited_url, prefix):
-    with Connection(limited_url.replace(f"{prefix}-user:secret", "guest:guest")) as connection:
+def test_who_may_not_configure_is_told_what_is_not_checked(limited_url, broker, prefix):
+    with Connection(broker.url) as connection:
         connection.default_channel.queue_declare(prefix, durable=True, auto_delete=False)
 
     checked, doctor = (invoke("-b", limited_url, "dlx", command, "-Q", prefix) for command in ("check", "doctor"))

@@ -10,15 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from amqp.exceptions import AccessRefused
 from kombu.connection import Connection
-from support import eventually
+from redis import AuthenticationError, Redis
+from support import as_user, eventually
 
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import NoRedis, NotOurs, provide, provide_redis
 from celery_dlx_retry.testing.container import start_container
 from celery_dlx_retry.testing.node import PortTaken, PrivateNode, find_scripts, start_private_node
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE
-from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free
+from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free, unprivileged
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +64,13 @@ def ours(broker):
 
 
 @pytest.fixture
+def node(ours):
+    if not isinstance(ours, PrivateNode):
+        pytest.skip("the session's broker is a container")
+    return ours
+
+
+@pytest.fixture
 def nothing_asked_for(monkeypatch):
     for name in ("DLX_TEST_BROKER_URL", "DLX_TEST_RABBITMQ_ROOT", "DLX_TEST_REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -75,6 +84,48 @@ def bare_machine(nothing_asked_for, monkeypatch, tmp_path):  # noqa: ARG001 - a 
     server = tmp_path / "rabbitmq-server"
     server.write_text(BROKEN_SERVER)
     server.chmod(0o755)
+
+
+def test_a_private_node_has_one_random_user_and_no_guest(node):
+    user, _, password = node.login.partition(":")
+
+    assert [line.split()[0] for line in node.ctl("list_users", "--no-table-headers").splitlines()] == [user]
+    assert len(password) == 32
+    with Connection(as_user(node.url, "guest:guest")) as connection, pytest.raises(AccessRefused):
+        connection.connect()
+    for name in ("rabbitmq.conf", ".erlang.cookie"):
+        assert (node._sandbox.path / name).stat().st_mode & 0o077 == 0
+    assert node._sandbox.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_private_node_is_not_root_and_listens_on_loopback_only(node):
+    listening = {
+        (int(port, 16), address)
+        for table in ("tcp", "tcp6")
+        for address, port in re.findall(
+            r"^ *\d+: (\w+):(\w+) \w+:0000 0A", Path(f"/proc/net/{table}").read_text(), re.MULTILINE
+        )
+        if int(port, 16) in node._ports
+    }
+
+    # AMQP, distribution, epmd, HTTP API
+    assert {port for port, _ in listening} == set(node._ports[:4])
+    assert {address for _, address in listening} <= {"0100007F", "00000000000000000000000001000000"}
+    for name in ("rabbitmq", "epmd"):
+        assert Path(f"/proc/{node._sandbox.pid(name)}").stat().st_uid != 0
+
+
+def test_a_user_who_cannot_enter_a_folder_runs_nothing_there(tmp_path):
+    tmp_path.chmod(0o700)
+
+    assert unprivileged("rabbitmq", reaching=[tmp_path]) is None
+
+
+def test_the_redis_of_tests_asks_for_its_password(redis_url):
+    if "@" not in redis_url:
+        pytest.skip("the session's Redis was given")
+    with Redis.from_url(as_user(redis_url, ":wrong")) as client, pytest.raises(AuthenticationError):
+        client.ping()
 
 
 def test_a_given_url_that_does_not_answer_is_one_sentence_and_no_other_way_is_tried(monkeypatch):

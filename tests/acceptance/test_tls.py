@@ -77,7 +77,7 @@ def test_a_worker_a_sender_and_the_commands_speak_tls(shop, node):
         eventually(lambda: len(shop.records(task="project.exhaust")) == 6)
         dlx.close()
 
-    assert f"Connected to amqps://guest:**@{node.tls_url.partition('@')[2]}" in worker.log
+    assert f"Connected to amqps://{node.login.partition(':')[0]}:**@{node.tls_url.partition('@')[2]}" in worker.log
 
 
 @pytest.mark.parametrize("trusted", ["", "stranger.pem"], ids=["the system's", "a stranger"])

@@ -10,7 +10,7 @@ from functools import partial
 import billiard
 import pytest
 from kombu.exceptions import EncodeError, SerializerNotInstalled
-from support import eventually, shown
+from support import as_user, eventually, shown
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.encoding import encoded
@@ -186,7 +186,7 @@ def test_a_closed_port_is_unreachable(bench):
 
 
 def test_a_wrong_password_is_unreachable(bench):
-    publisher = bench.publisher(url=bench.url.replace("guest:guest", "guest:wrong"))
+    publisher = bench.publisher(url=as_user(bench.url, f"{bench.connection.userid}:wrong"))
 
     with pytest.raises(Unreachable, match="ACCESS_REFUSED") as caught:
         send(publisher, "any")

@@ -228,7 +228,7 @@ def test_a_virtual_host_may_make_quorum_the_default(bench, broker, management):
         pytest.skip("a virtual host is made with rabbitmqctl")
     vhost, everything = f"{bench.prefix}-vhost", dict.fromkeys(("configure", "write", "read"), ".*")
     broker.ctl("add_vhost", vhost, "--default-queue-type", "quorum")
-    management.call("PUT", f"/permissions/{vhost}/guest", everything)
+    management.call("PUT", f"/permissions/{vhost}/{bench.connection.userid}", everything)
     try:
         with Connection(bench.url.rstrip("/") + f"/{vhost}") as connection:
             queue = Queue("untyped")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from kombu.connection import Connection
-from support import eventually, proxied
+from support import as_user, eventually, proxied
 
 
 def refused(worker) -> str:
@@ -43,7 +43,7 @@ def test_a_worker_stops_with_one_sentence_when_it_may_not_declare(project, broke
     broker.ctl("add_user", prefix, "secret")
     try:
         broker.ctl("set_permissions", prefix, f"^({project.queue}|celery.*|.*pidbox|reply.*)$", ".*", ".*")
-        project.conf["broker_url"] = project.url.replace("guest:guest", f"{prefix}:secret")
+        project.conf["broker_url"] = as_user(project.url, f"{prefix}:secret")
 
         log = refused(project.start())
     finally:
