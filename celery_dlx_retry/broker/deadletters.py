@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AMQPError, NotFound
 
+from celery_dlx_retry.broker.look import may_read
 from celery_dlx_retry.broker.queues import is_surely_classic
 from celery_dlx_retry.broker.reader import PAGE, Reader, message_of
 from celery_dlx_retry.core.deadletter import dead_message
@@ -35,7 +36,8 @@ def depth(connection: Connection, queue: str) -> int | None:
     """How many dead letters nobody is looking at; None if there is no such queue."""
     with closing(connection.channel()) as channel:
         try:
-            return int(channel.queue_declare(queue, passive=True).message_count)
+            with may_read(queue):  # RabbitMQ 4 shows a queue only to a user with a permission on it
+                return int(channel.queue_declare(queue, passive=True).message_count)
         except NotFound:
             return None
 
@@ -49,7 +51,8 @@ def reading(
         raise Missing(kind="dead-letter queue", name=queue, cure="It is made when a worker starts.")
     reader = Reader(connection, queue, page=page)
     try:
-        yield _letters(reader, queue)
+        with may_read(queue):
+            yield _letters(reader, queue)
     except (KeyboardInterrupt, AMQPError, OSError):
         # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
         # the broker takes back what is not acknowledged.

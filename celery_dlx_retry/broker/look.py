@@ -79,14 +79,25 @@ def looking(
     (test_looks_at_many_leave_order_and_due_times).
     """
     look = _quorum(connection, queue) if kind == "quorum" else _classic(connection, queue, limit)
-    with look as messages:
+    with may_read(queue), look as messages:
         try:
             yield islice(messages, limit)
+        except AccessRefused:
+            raise  # an answer, and only this channel is closed
         except (KeyboardInterrupt, AMQPError, OSError):
             # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
             # the broker takes back what is not acknowledged.
             connection.collect()
             raise
+
+
+@contextmanager
+def may_read(queue: str) -> Iterator[None]:
+    """Raise Forbidden if the broker refuses to let this user read a queue."""
+    try:
+        yield
+    except AccessRefused as exc:
+        raise Forbidden(kind="queue", name=queue, permission="read") from exc
 
 
 @contextmanager

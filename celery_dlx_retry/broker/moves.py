@@ -14,10 +14,11 @@ from amqp.serialization import dumps, loads
 from celery_dlx_retry.broker.deadletters import reading
 from celery_dlx_retry.broker.publish import PROBE, kept_properties
 from celery_dlx_retry.broker.reader import PAGE
+from celery_dlx_retry.broker.straight import lead_back, put
 from celery_dlx_retry.core.dead_record import for_replay, with_record
 from celery_dlx_retry.core.frame import check_properties, room_beside, size_of
 from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.errors import LetterError, Unpublishable, Unroutable
+from celery_dlx_retry.errors import Forbidden, LetterError, Unpublishable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.broker.publish import Publisher
     from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.core.topology import Names
     from celery_dlx_retry.errors import DLXError
 
 # With this the broker looks for a consumer of our own channel, and refuses the message if there is none.
@@ -36,6 +38,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
     connection: Connection,
     queue: str,
     *,
+    names: Names,
     publisher: Publisher,
     wanted: Callable[[DeadMessage], bool],
     destination: Callable[[DeadMessage], str] | None = None,
@@ -46,6 +49,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
 
     ``destination`` names another queue for a letter, or raises a LetterError to keep it.
     """
+    led: set[str] = set()
     with reading(connection, queue, page=page) as letters:
         for acknowledge, letter in letters:
             if not wanted(letter):
@@ -55,18 +59,22 @@ def replay(  # noqa: PLR0913 - which, where to, how
                 message = change(letter.message) if change else letter.message
                 replayed = message.with_headers(for_replay(message.headers))
                 with publisher.producer() as producer:
-                    producer.publish_message(replayed, exchange="", routing_key=to_queue)
-            except (Unroutable, Unpublishable, LetterError) as problem:
+                    if to_queue not in led:
+                        lead_back(producer.connection, names, to_queue)
+                        led.add(to_queue)
+                    producer.publish_message(replayed, exchange=names.back(), routing_key=to_queue)
+            except (Unroutable, Unpublishable, Forbidden, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue
             acknowledge()
             yield letter, None
 
 
-def rewrite(
+def rewrite(  # noqa: PLR0913 - which, where, how
     connection: Connection,
     queue: str,
     *,
+    names: Names,
     publisher: Publisher,
     wanted: Callable[[DeadMessage], bool],
     change: Callable[[Message], Message],
@@ -79,8 +87,7 @@ def rewrite(
             changed = change(letter.message)
             # The record is written out: what the broker alone knew of its death is not told of a new message.
             changed = changed.with_headers(with_record(changed.headers, letter.record))
-            with publisher.producer() as producer:
-                producer.publish_message(changed, exchange="", routing_key=queue)
+            put(publisher, names, queue, changed)
             acknowledge()
             yield letter
 
@@ -111,19 +118,13 @@ def check_message(message: Message) -> None:
         raise Unpublishable(what="a header", problem=f"cannot be encoded ({type(exc).__name__})") from exc
 
 
-def takes_body(publisher: Publisher, size: int) -> bool:
+def takes_body(publisher: Publisher, names: Names, size: int) -> bool:
     """Whether the broker takes a body of so many bytes: it refuses one over its ``max_message_size``."""
     message = Message(body=bytes(size), content_type=None, content_encoding=None, headers={}, properties={})
     try:
-        put(publisher, PROBE, message)
+        put(publisher, names, PROBE, message)
     except Unroutable:  # it read the message, and no queue has this name
         return True
     except Unpublishable:
         return False
     return True
-
-
-def put(publisher: Publisher, queue: str, message: Message) -> None:
-    """Lay a dead letter into a dead-letter queue as it was in another; raises PublishError if it is not there then."""
-    with publisher.producer() as producer:
-        producer.publish_message(message, exchange="", routing_key=queue, as_found=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import counts, looking
+from celery_dlx_retry.broker.straight import lead_back
 from celery_dlx_retry.core.headers import without_broker_headers
-from celery_dlx_retry.errors import Nacked, Unpublishable, Unroutable
+from celery_dlx_retry.errors import Forbidden, Nacked, Unpublishable, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,6 +37,7 @@ def return_orphans(connection: Connection, names: Names, queues: Collection[str]
     Published, confirmed, acknowledged: a crash in between doubles one at most. The connection is for this call alone.
     """
     returned, open_queues = 0, set(queues)
+    led: set[str] = set()
     with looking(connection, names.orphans(), kind=names.kind) as messages:
         for seen in messages:
             if seen.routing_key not in open_queues:
@@ -43,11 +45,14 @@ def return_orphans(connection: Connection, names: Names, queues: Collection[str]
             message = seen.message.with_headers(without_broker_headers(seen.message.headers))
             try:
                 with publisher.producer() as producer:
-                    producer.publish_message(message, exchange="", routing_key=seen.routing_key)
+                    if seen.routing_key not in led:
+                        lead_back(producer.connection, names, seen.routing_key)
+                        led.add(seen.routing_key)
+                    producer.publish_message(message, exchange=names.back(), routing_key=seen.routing_key)
             except Unpublishable:
                 continue  # its own fault: it stays, and the others go on
-            except (Unroutable, Nacked):
-                # Gone again, or full: its orphans stay, and those of other queues go on.
+            except (Unroutable, Nacked, Forbidden):
+                # Gone again, full, or not ours to write: its orphans stay, and those of other queues go on.
                 open_queues.discard(seen.routing_key)
                 continue
             seen.acknowledge()

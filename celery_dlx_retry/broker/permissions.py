@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def forbidden(
-    connection: Connection, names: Names, *, work_queues: Iterable[WorkQueue], declares: bool
+    connection: Connection, names: Names, *, work_queues: Iterable[WorkQueue], declares: bool, sends_by_name: bool
 ) -> Iterator[str]:
     """One sentence for each permission that is missing.
 
@@ -36,9 +36,10 @@ def forbidden(
     for permission, probe in probes.items():
         if _is_refused(connection, probe):
             yield f"The broker user {connection.userid!r} may not {permission} names like '{names.prefix}.v1.…'."
-    # Celery sends by it, and does not hear of a refusal: the task would be gone.
-    if _is_refused(connection, methodcaller("basic_publish_confirm", Message(), exchange="", routing_key=name)):
-        yield f"The broker user {connection.userid!r} may not send straight to a queue, by the exchange 'amq.default'."
+    # Celery does not wait for the broker's answer: a task that it sends by this exchange would be lost.
+    straight = methodcaller("basic_publish_confirm", Message(), exchange="", routing_key=name)
+    if sends_by_name and _is_refused(connection, straight):
+        yield f"The broker user {connection.userid!r} may not send to queues by the exchange 'amq.default'."
     if not declares:
         return
     for queue in work_queues:

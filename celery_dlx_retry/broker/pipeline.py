@@ -61,8 +61,15 @@ class Pipeline:
     """
 
     def __init__(
-        self, connect: Callable[[], Connection], *, hub: Any, confirm_timeout_ms: int, write_timeout_ms: int
+        self,
+        connect: Callable[[], Connection],
+        *,
+        hub: Any,
+        confirm_timeout_ms: int,
+        write_timeout_ms: int,
+        probe_exchange: str = "",
     ) -> None:
+        self._probe_exchange = probe_exchange
         self._connect, self._hub = connect, hub
         self._timeout_ms, self._write_timeout_ms = confirm_timeout_ms, write_timeout_ms
         self._connection: Connection | None = None
@@ -139,7 +146,7 @@ class Pipeline:
             self._tag += 1
             try:
                 probe = self._channel.prepare_message(PROBE.encode())
-                self._channel.basic_publish(probe, routing_key=PROBE, mandatory=True)
+                self._channel.basic_publish(probe, exchange=self._probe_exchange, routing_key=PROBE, mandatory=True)
             except BROKER_ERRORS as exc:
                 self._drop()
                 raise Unreachable(problem=str(exc)) from exc
@@ -269,8 +276,8 @@ class Pipeline:
     def _fail(self, exc: BaseException) -> None:
         """Nobody knows what became of all that is on its way; the connection may lie from now on."""
         self._drop()
-        if isinstance(exc, AccessRefused) and not self._is_read:
-            self._may_probe = False  # not everybody may write to the default exchange; and it was an answer
+        if isinstance(exc, (AccessRefused, NotFound)) and not self._is_read:
+            self._may_probe = False  # the broker has answered: this user may not write there, or nothing is there
         if isinstance(exc, PreconditionFailed) and (found := _TOO_LONG.search(str(exc))):
             self._longest_body = int(found[1])
         for sent in self._sent.values():

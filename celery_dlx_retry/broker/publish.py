@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     Mend = Callable[[Connection], None]
 
-#: The routing key of a message to nobody, and its body: a blocked connection stops at a body. When the default exchange
-#: returns it, the broker reads what we write.
+#: The routing key of a message for which there is no queue, and its body: a blocked connection stops at a body. When
+#: the broker returns it, the broker reads what we write.
 PROBE = "dlx.v1.probe"
 _NO_ROUTE = 312
 PERSISTENT = 2
@@ -60,8 +60,9 @@ class Publisher:
     parent's connection too (test_a_fork_leaves_the_parents_connection_alone).
     """
 
-    def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int) -> None:
+    def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int, probe_exchange: str = "") -> None:
         self._connect = connect
+        self._probe_exchange = probe_exchange
         self.confirm_timeout_ms = confirm_timeout_ms
         self._idle: list[tuple[Connection, float]] = []
         self._pid = os.getpid()
@@ -138,12 +139,20 @@ class Publisher:
         returned.add(_expect)  # without it py-amqp raises, and leaves the confirm to be taken for that of the next one
         try:
             message = channel.prepare_message(PROBE.encode())
-            channel.basic_publish(message, routing_key=PROBE, mandatory=True, timeout=seconds, confirm_timeout=seconds)
+            channel.basic_publish(
+                message,
+                exchange=self._probe_exchange,
+                routing_key=PROBE,
+                mandatory=True,
+                timeout=seconds,
+                confirm_timeout=seconds,
+            )
         except TimeoutError as exc:
-            raise Unconfirmed(exchange="", routing_key=PROBE, timeout_ms=self.confirm_timeout_ms) from exc
-        except AccessRefused:
-            # Not everybody may write to the default exchange; and it was an answer.
-            self._may_probe = False
+            place = {"exchange": self._probe_exchange, "routing_key": PROBE}
+            raise Unconfirmed(**place, timeout_ms=self.confirm_timeout_ms) from exc
+        except (AccessRefused, NotFound) as exc:
+            # The broker has answered. This user may not write there, or there is no exchange yet.
+            self._may_probe = isinstance(exc, NotFound)
             drop(connection)
             open_connection(connection, timeout_ms=self.confirm_timeout_ms)
         else:

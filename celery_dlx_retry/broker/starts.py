@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from amqp import spec
 from amqp.exceptions import NotFound
 
-from celery_dlx_retry.broker.declare import declare_queues
+from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.inbound import guard
-from celery_dlx_retry.core.topology import QueueSpec, Topology
+from celery_dlx_retry.core.topology import BindingSpec, QueueSpec, Topology
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import Publisher
@@ -55,11 +55,15 @@ def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
     return sum(body not in {worker, worker.encode()} for body in found)
 
 
-def mark(publisher: Publisher, marks: QueueSpec, *, worker: str) -> None:
+def mark(publisher: Publisher, marks: QueueSpec, *, names: Names, worker: str) -> None:
     """Remember that this worker starts a run now; returns when the broker does."""
-    with publisher.producer(mend=partial(declare_queues, topology=Topology(queues=(marks,)))) as producer:
+    # Not by the default exchange: a worker that may write to it may write to every queue.
+    exchange = names.lanes()
+    binding = BindingSpec(exchange=exchange, queue=marks.name, routing_key=marks.name)
+    topology = Topology(queues=(marks,), bindings=(binding,))
+    with publisher.producer(mend=partial(declare, topology=topology)) as producer:
         producer.publish(
-            worker, exchange="", routing_key=marks.name, content_type="text/plain", content_encoding="utf-8"
+            worker, exchange=exchange, routing_key=marks.name, content_type="text/plain", content_encoding="utf-8"
         )
 
 

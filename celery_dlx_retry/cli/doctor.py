@@ -35,6 +35,7 @@ from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.core.findings import findings
 from celery_dlx_retry.core.server import Server
 from celery_dlx_retry.errors import DelayTooLong
+from celery_dlx_retry.worker.routes import exchanges_of_tasks
 from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.task import DLXRetryTask
 
@@ -157,6 +158,7 @@ def _facts(target: Target) -> Facts:
                 target.names,
                 work_queues=target.work_queues,
                 declares=target.runtime.settings.declare,
+                sends_by_name="" in exchanges_of_tasks(target.app),
             )
         ),
         missing=tuple(drift.name for drift in drifts if drift.kind == "missing"),

@@ -1,4 +1,4 @@
-"""``celery dlx permissions``: what the broker users of this app must be allowed, and no more."""
+"""``celery dlx permissions``: the least that the broker users of this app must be allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from celery_dlx_retry.broker.queues import work_queue
 from celery_dlx_retry.cli.ends import one_sentence
 from celery_dlx_retry.cli.output import echo, json_line, json_option
 from celery_dlx_retry.cli.target import queues_of, queues_option
-from celery_dlx_retry.core.grants import grants, literal, territory
+from celery_dlx_retry.core.grants import WorkNames, grants, literal, territory
+from celery_dlx_retry.worker.routes import exchanges_of_tasks
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -25,9 +26,15 @@ _WHO = {
     "worker": "a worker",
     "worker-that-checks": "a worker with dlx_declare = False",
     "sender": "a process that only sends, with dlx_declare = False",
-    "viewer": "who looks: celery dlx status, check, waiting list, dead list",
-    "operator": "who looks and repairs: all of celery dlx",
+    "viewer": "counts only: celery dlx status, watch; needs the tag monitoring",
+    "reader": "looks into letters and lanes, and could empty them: celery dlx dead list, show, export, waiting list",
+    "operator": "repairs: also celery dlx dead replay, edit, purge, import, waiting run, cancel",
+    "declarer": "celery dlx declare, check, prune, for those who may not declare themselves",
 }
+_EVERY_QUEUE = (
+    "#   With amq.default, which Celery sends by, this user can send to every queue of the virtual host. "
+    "docs/brokers.md says how to do without."
+)
 
 
 @click.command()
@@ -39,34 +46,41 @@ _WHO = {
 def permissions(
     ctx: click.Context, queue_names: str | None, user: str, roles: tuple[str, ...], *, as_json: bool
 ) -> None:
-    """Print how to grant a broker user what it needs. That is what its ROLES need, and no more; nothing is changed."""
+    """Print how to grant a broker user what it needs. That is the least that its ROLES need; nothing is changed."""
     app = ctx.obj.app
     with one_sentence(app):
         queues = queues_of(app, queue_names)
+        exchanges = exchanges_of_tasks(app)
         there = territory(
             runtime_of(app).names,
             work=_work(queues),
             families=[work_queue(queue).family for queue in queues],
             celery=_of_celery(app),
+            exchanges=[literal(name) for name in exchanges if name],
+            sends_by_name="" in exchanges,
         )
         vhost = app.connection_for_read().virtual_host or "/"
     for grant in grants(there):
         if roles and grant.role not in roles:
             continue
         if as_json:
-            json_line({**asdict(grant), "vhost": vhost})
+            json_line({**asdict(grant), "vhost": vhost, "reaches_every_queue": grant.reaches_every_queue})
         else:
             echo(f"# {grant.role}: {_WHO[grant.role]}")
             click.echo(grant.rabbitmqctl(user=user, vhost=vhost))
+            if grant.reaches_every_queue:
+                click.echo(_EVERY_QUEUE)
 
 
-def _work(queues: list[Queue]) -> Iterator[str]:
+def _work(queues: list[Queue]) -> Iterator[WorkNames]:
     for queue in queues:
-        # The name of a broadcast queue ends in a random word of the process that made it.
-        yield literal(queue.name) if not queue.alias else rf"{literal(queue.name.rpartition('.')[0])}\..*"
-        for exchange in [queue.exchange, *(binding.exchange for binding in queue.bindings)]:
-            if exchange and exchange.name:
-                yield literal(exchange.name)
+        exchanges = [queue.exchange, *(binding.exchange for binding in queue.bindings)]
+        yield WorkNames(
+            # The name of a broadcast queue ends in a random word of the process that made it.
+            queue=literal(queue.name) if not queue.alias else rf"{literal(queue.name.rpartition('.')[0])}\..*",
+            exchanges=tuple(literal(exchange.name) for exchange in exchanges if exchange and exchange.name),
+            is_declared=not queue.no_declare,
+        )
 
 
 def _of_celery(app: Celery) -> Iterator[str]:

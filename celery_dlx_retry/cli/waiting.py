@@ -32,7 +32,7 @@ from celery_dlx_retry.cli.target import management_option, not_there, targeting
 from celery_dlx_retry.core.dead_record import DeadRecord
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.errors import CannotLook, InvalidSetting, Unroutable
+from celery_dlx_retry.errors import CannotLook, Forbidden, InvalidSetting, Unroutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
             for lane in lanes:
                 try:
                     found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
-                except CannotLook as problem:  # noqa: PERF203 - the others can be looked into
+                except (CannotLook, Forbidden) as problem:  # noqa: PERF203 - the others can be looked into
                     problems.append(str(problem))
         is_unknown = bool(queue) and not found and _is_unknown(target, queue or "")
     found.sort(key=due)

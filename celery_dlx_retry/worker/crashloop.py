@@ -34,7 +34,7 @@ def bounded(task: Any) -> Iterator[None]:
         worker = request.delivery_info.worker
         crashes = count(runtime.publisher, marks, worker=worker)
         if crashes < runtime.settings.crash_limit:
-            mark(runtime.publisher, marks, worker=worker)
+            mark(runtime.publisher, marks, names=runtime.names, worker=worker)
     except DLXError as problem:
         # Without a mark this run is not counted; the next one will be.
         logger.warning("start not marked task=%s id=%s: %s", task.name, request.id, problem)

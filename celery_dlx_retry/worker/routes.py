@@ -56,3 +56,24 @@ def destination(app: Celery, options: Mapping[str, Any]) -> Queue | None:
     if kind != "direct" or (exchange and key) or isinstance(queue, Broadcast):
         return None
     return queue
+
+
+def exchanges_of_tasks(app: Celery) -> set[str]:
+    """The exchanges that Celery publishes the app's tasks to; the empty name is the default exchange.
+
+    A router that is a function may decide by the arguments: then the default exchange is one of them.
+    """
+    found = set()
+    for task in app.tasks.values():
+        try:
+            options = routed(task, (), {}, {})
+            if destination(app, options) is not None:
+                found.add("")
+                continue
+            queue: Any = options.get("queue")
+            queue = app.amqp.queues[queue] if isinstance(queue, str) else queue
+            exchange = options.get("exchange") or queue.exchange
+            found.add(str(getattr(exchange, "name", exchange)))
+        except Exception:  # noqa: BLE001 - a router of the user's, called without arguments
+            found.add("")
+    return found

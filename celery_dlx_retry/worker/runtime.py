@@ -144,12 +144,14 @@ class Runtime:
     @cached_property
     def publisher(self) -> Publisher:
         """Connections of our own, in confirm mode."""
-        return Publisher(self._connection, confirm_timeout_ms=self.settings.confirm_timeout_ms)
+        timeout_ms = self.settings.confirm_timeout_ms
+        return Publisher(self._connection, confirm_timeout_ms=timeout_ms, probe_exchange=self.names.lanes())
 
     @cached_property
     def quick_publisher(self) -> Publisher:
         """The same for the worker's main process, whose event loop stands still as long as a publish takes."""
-        return Publisher(self._connect_quickly, confirm_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS))
+        timeout_ms = min(self.settings.confirm_timeout_ms, _QUICK_MS)
+        return Publisher(self._connect_quickly, confirm_timeout_ms=timeout_ms, probe_exchange=self.names.lanes())
 
     def _connect_quickly(self) -> Connection:
         return self._connection(connect_timeout=_QUICK_MS / 1000)
@@ -236,6 +238,7 @@ class Runtime:
                 hub=consumer.hub,
                 confirm_timeout_ms=self.settings.confirm_timeout_ms,
                 write_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
+                probe_exchange=self.names.lanes(),
             )
 
     def close_pipeline(self) -> None:

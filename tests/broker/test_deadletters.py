@@ -27,8 +27,9 @@ import os, signal, sys
 from kombu.connection import Connection
 from celery_dlx_retry.broker import publish
 from celery_dlx_retry.broker.moves import replay
+from celery_dlx_retry.core.topology import Names
 
-url, queue, when = sys.argv[1:]
+url, queue, prefix, kind, when = sys.argv[1:]
 if when == "between":
     class Killed(publish.ConfirmedProducer):
         count = 0
@@ -39,7 +40,8 @@ if when == "between":
                 os.kill(os.getpid(), signal.SIGKILL)
     publish.ConfirmedProducer = Killed
 publisher = publish.Publisher(lambda: Connection(url), confirm_timeout_ms=10_000)
-for letter, _ in replay(Connection(url), queue, publisher=publisher, wanted=lambda letter: True):
+names = Names(prefix=prefix, kind=kind)
+for letter, _ in replay(Connection(url), queue, names=names, publisher=publisher, wanted=lambda letter: True):
     print(letter.record.task_id, flush=True)
 """
 
@@ -206,7 +208,7 @@ def test_a_replayed_letter_is_as_new_but_remembers(bench, kind):
     work = bench.work(kind)
     queue = bury(bench, work, [1])
 
-    ((letter, _),) = replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)
+    ((letter, _),) = replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone)
 
     (message,) = bench.take(work.name)
     assert letter.record.task_id == "1"
@@ -222,7 +224,11 @@ def test_only_the_wanted_are_replayed(bench, kind):
     queue = bury(bench, work, range(6))
 
     moved = replay(
-        bench.connection, queue, publisher=bench.publisher(), wanted=lambda letter: int(letter.record.task_id) % 2
+        bench.connection,
+        queue,
+        names=bench.names,
+        publisher=bench.publisher(),
+        wanted=lambda letter: int(letter.record.task_id) % 2,
     )
 
     assert task_ids(letter for letter, _ in moved) == [1, 3, 5]
@@ -235,7 +241,9 @@ def test_who_stops_a_replay_leaves_the_rest_where_it_is(bench, kind):
     work = bench.work(kind)
     queue = bury(bench, work, range(6))
 
-    with closing(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone)) as moving:
+    with closing(
+        replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone)
+    ) as moving:
         moved = task_ids([next(moving)[0], next(moving)[0]])
 
     assert moved == [0, 1]
@@ -249,7 +257,7 @@ def test_a_letter_whose_work_queue_is_gone_stays(bench, kind):
     queue = bury(bench, work, range(2))
     bench.connection.default_channel.queue_delete(work.name)
 
-    tried = list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+    tried = list(replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone))
 
     assert [problem.routing_key for _, problem in tried] == [work.name, work.name]
     eventually(lambda: bench.depth(queue) == 2)
@@ -262,7 +270,7 @@ def test_a_letter_that_cannot_be_replayed_does_not_hold_up_the_others(bench):
     bench.put(queue, [0])  # by hand: nobody knows where it belongs
     bury(bench, work, [2], lying=2)
 
-    tried = list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+    tried = list(replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone))
 
     assert [problem is None for _, problem in tried] == [True, False, True]
     assert bench.ids(work.name) == [1, 2]
@@ -273,7 +281,7 @@ def test_what_dies_again_while_a_replay_runs_waits_for_the_next_one(bench):
     queue = bench.queue("work.dead")
     bench.put(queue, range(3), headers=with_record({}, dead_record(0, queue=queue)))  # it dies as soon as it is there
 
-    moved = list(replay(bench.connection, queue, publisher=bench.publisher(), wanted=everyone))
+    moved = list(replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone))
 
     assert len(moved) == 3
     assert bench.depth(queue) == 3
@@ -284,7 +292,7 @@ def test_a_replay_that_is_killed_loses_nothing_and_doubles_one_at_most(bench, ki
     work = bench.work(kind)
     queue = bury(bench, work, range(200))
     process = subprocess.Popen(
-        [sys.executable, "-c", REPLAYING, bench.url, queue, when],
+        [sys.executable, "-c", REPLAYING, bench.url, queue, bench.prefix, kind, when],
         cwd=Path(celery_dlx_retry.__file__).parents[1],
         stdout=subprocess.PIPE,
     )

@@ -6,13 +6,26 @@ import re
 import shlex
 
 import pytest
+from celery import Celery
+from kombu.entity import Exchange, Queue
 
-from celery_dlx_retry.core.grants import grants, literal, territory
+from celery_dlx_retry.core.grants import WorkNames, grants, literal, territory
 from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.worker.routes import exchanges_of_tasks
 
 PIDBOX = r"(.*\.)?celery\.pidbox"
-SHOP = territory(Names(prefix="shop"), work=["orders", "orders"], families=["orders"], celery=[PIDBOX])
+ORDERS = WorkNames(queue="orders", exchanges=("orders",))
+SHOP = territory(Names(prefix="shop"), work=[ORDERS, ORDERS], families=["orders"], celery=[PIDBOX])
 GRANTS = {grant.role: grant for grant in grants(SHOP)}
+#: The queue and the exchange have different names, and an operator declares both.
+STRICT = territory(
+    Names(prefix="shop"),
+    work=[WorkNames(queue="orders", exchanges=("tasks",), is_declared=False)],
+    families=["orders"],
+    celery=[PIDBOX],
+    sends_by_name=False,
+)
+STRICT_GRANTS = {grant.role: grant for grant in grants(STRICT)}
 
 
 def test_the_permissions_of_a_worker_are_api():
@@ -23,18 +36,38 @@ def test_the_permissions_of_a_worker_are_api():
     assert worker.read == rf"^(orders|shop\.v[12]\..*|{PIDBOX})$"
 
 
+def test_only_who_sends_as_celery_does_reaches_every_queue():
+    assert {role for role, it in GRANTS.items() if it.reaches_every_queue} == {"worker", "worker-that-checks", "sender"}
+    assert not any(it.reaches_every_queue for it in STRICT_GRANTS.values())
+
+
+def test_a_sender_that_declares_nothing_may_only_publish():
+    sender = STRICT_GRANTS["sender"]
+
+    assert (sender.configure, sender.write, sender.read) == ("^$", r"^(shop\.v2\..*|tasks)$", "^$")
+
+
+def test_a_worker_that_declares_nothing_may_not_delete_its_queues():
+    worker = STRICT_GRANTS["worker-that-checks"]
+
+    assert worker.configure == rf"^({PIDBOX})$"
+    assert worker.read == rf"^(orders|{PIDBOX})$"
+
+
 def test_only_who_looks_into_dead_letters_may_read_them():
     readers = {role for role, grant in GRANTS.items() if re.search(grant.read, "orders.dead")}
 
-    assert readers == {"viewer", "operator"}
+    assert readers == {"reader", "operator"}
 
 
-def test_who_looks_may_change_nothing():
-    assert (GRANTS["viewer"].configure, GRANTS["viewer"].write) == ("^$", "^$")
+def test_a_viewer_has_no_permission_at_all():
+    viewer = GRANTS["viewer"]
+
+    assert (viewer.configure, viewer.write, viewer.read) == ("^$", "^$", "^$")
 
 
 @pytest.mark.parametrize("name", ["ordersXdead", "shopXv1.dead", "more.orders", "orders.dead.more", "celeryXpidbox"])
-def test_no_pattern_matches_a_name_of_somebody_else(name):
+def test_no_pattern_matches_a_name_of_another_app(name):
     patterns = [it for grant in GRANTS.values() for it in (grant.configure, grant.write, grant.read)]
 
     assert [pattern for pattern in patterns if re.search(pattern, name)] == []
@@ -50,4 +83,23 @@ def test_the_command_survives_a_shell():
 
     words = shlex.split(command)
     assert words[:5] == ["rabbitmqctl", "set_permissions", "--vhost", "a/b c", "o'hara"]
-    assert words[5:] == ["^(orders)$", r"^(orders|orders\.dead|shop\.v[12]\..*|amq\.default)$", "^(orders)$"]
+    assert words[5:] == ["^(orders)$", r"^(orders|shop\.v2\..*|amq\.default)$", "^(orders)$"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "routes", "found"),
+    [
+        ("direct", None, {""}),
+        ("topic", None, {"tasks"}),
+        ("direct", {"*": {"exchange": "tasks", "routing_key": "orders"}}, {"tasks"}),
+        ("topic", lambda *_, **__: 1 / 0, {""}),
+    ],
+)
+def test_the_default_exchange_is_known_from_queues_and_routes(kind, routes, found):
+    app = Celery("shop", broker="amqp://", set_as_current=False)
+    app.conf.task_queues = [Queue("orders", Exchange("tasks", type=kind), routing_key="orders")]
+    app.conf.task_default_queue = "orders"
+    app.conf.task_routes = routes if routes is None else (routes,)
+    app.finalize()
+
+    assert exchanges_of_tasks(app) == found

@@ -59,7 +59,12 @@ def test_a_copy_in_another_queue_is_not_blamed(project):
     project.conf["dlx_crash_limit"] = 1
     other, task_id = f"{project.prefix}.other", uuid()
     publisher = Publisher(lambda: Connection(project.url), confirm_timeout_ms=10_000)
-    mark(publisher, marks_of(project.names, task_id, queue=project.queue), worker="killed/1")
+    mark(
+        publisher,
+        marks_of(project.names, task_id, queue=project.queue),
+        names=project.names,
+        worker="killed/1",
+    )
 
     with project.worker("-Q", other):
         project.send("reject", kwargs={"requeue": True}, queue=other, task_id=task_id)
@@ -81,7 +86,7 @@ def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_
         app.WorkController(hostname="shop@pod-0", pool="solo")
         worker = _request(app, task).delivery_info.worker
         found.append(count(publisher, marks, worker=worker))
-        mark(publisher, marks, worker=worker)
+        mark(publisher, marks, names=runtime_of(app).names, worker=worker)
     found.append(count(publisher, marks, worker=worker))  # of the one that asks, which lives
 
     assert found == [0, 1, 2, 2]

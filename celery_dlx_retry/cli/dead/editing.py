@@ -108,7 +108,14 @@ def _swap(app: Any, found: DeadMessage, changed: Message) -> int:
         with (
             connection_of(app) as connection,
             closing(
-                rewrite(connection, found.queue, publisher=publisher, wanted=is_the_same, change=lambda _: changed)
+                rewrite(
+                    connection,
+                    found.queue,
+                    names=runtime_of(app).names,
+                    publisher=publisher,
+                    wanted=is_the_same,
+                    change=lambda _: changed,
+                )
             ) as rewritten,
         ):
             count = sum(1 for _ in rewritten)

@@ -57,7 +57,7 @@ def purge_dead(ctx: click.Context, selection: Selection, *, everything: bool, ye
         try:
             with progress("deleting", sum(queues.values())) as step:
                 for queue in queues:
-                    with closing(discard(connection, queue, wanted=wanted)) as discarded:
+                    with selection.passing_over(queue), closing(discard(connection, queue, wanted=wanted)) as discarded:
                         for letter in discarded:
                             step()
                             purged += 1

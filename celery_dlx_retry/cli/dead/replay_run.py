@@ -126,17 +126,21 @@ class ReplayRun:
             return is_meant
 
         for queue in self._selection.queues(connection):
-            with closing(
-                replay(
-                    connection,
-                    queue,
-                    publisher=runtime_of(self._selection.app).publisher,
-                    wanted=wanted,
-                    destination=self.destination,
-                    change=detached if self._detach else None,
-                    page=self._page,
-                )
-            ) as moved:
+            with (
+                self._selection.passing_over(queue),
+                closing(
+                    replay(
+                        connection,
+                        queue,
+                        names=runtime_of(self._selection.app).names,
+                        publisher=runtime_of(self._selection.app).publisher,
+                        wanted=wanted,
+                        destination=self.destination,
+                        change=detached if self._detach else None,
+                        page=self._page,
+                    )
+                ) as moved,
+            ):
                 for letter, problem in moved:
                     step()
                     self._count(letter, problem)

@@ -29,7 +29,7 @@ from celery_dlx_retry.core.escaping import printable
 from celery_dlx_retry.core.letterfilter import LetterFilter
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.settings import QueueType
-from celery_dlx_retry.errors import Missing
+from celery_dlx_retry.errors import Forbidden, Missing
 from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Selection:
     _all: list[str] = field(default_factory=list, init=False)
     #: Letters with unreadable headers that were named on stderr, by queue and position.
     _named_unreadable: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _refused: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         insist_on_rabbitmq(self.app)
@@ -112,14 +113,30 @@ class Selection:
         self._all = self._all or list(dict.fromkeys(self._possible(connection)))
         found: dict[str, int] = {}
         for name in self._all:
-            lying = depth(connection, name)
+            lying = None
+            with self.passing_over(name):
+                lying = depth(connection, name)
+            if name in self._refused:
+                continue
             if lying is not None:
                 found[name] = lying
             elif self.named:
                 raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
-        if not found:
+        if not found and not self._refused:
             raise Missing(kind="dead-letter queue", name=self._all[0], cure="It is made when a worker starts.")
         return found
+
+    @contextmanager
+    def passing_over(self, queue: str) -> Iterator[None]:
+        """Go on without a queue that this user may not read, unless the command names it: apps may share a prefix."""
+        try:
+            yield
+        except Forbidden as problem:
+            if self.named or problem.name != queue:
+                raise
+            if queue not in self._refused:
+                self._refused.add(queue)
+                note(f"left out is {printable(queue)}: the broker user may not read it.")
 
     def _possible(self, connection: Connection) -> list[str]:
         names = runtime_of(self.app).names
@@ -148,12 +165,13 @@ class Selection:
     ) -> Generator[DeadMessage, None, None]:
         """Those that are meant, queue by queue; all are read, for a quorum queue puts what was read behind the rest."""
         for queue in self.queues(connection):
-            for position, letter in enumerate(browse(connection, queue), start=1):
-                step()
-                if self.wanted(letter):
-                    if letter.unreadable:
-                        self._name_unreadable(letter, position)
-                    yield letter
+            with self.passing_over(queue):
+                for position, letter in enumerate(browse(connection, queue), start=1):
+                    step()
+                    if self.wanted(letter):
+                        if letter.unreadable:
+                            self._name_unreadable(letter, position)
+                        yield letter
 
     def _name_unreadable(self, letter: DeadMessage, position: int) -> None:
         """Say on stderr which letter it is and what can be done with it; of many, the first ones."""

@@ -14,7 +14,8 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from celery_dlx_retry.broker.deadletters import browse, depth
-from celery_dlx_retry.broker.moves import check_message, put, takes_body
+from celery_dlx_retry.broker.moves import check_message, takes_body
+from celery_dlx_retry.broker.straight import put
 from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import Selection, selects
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.broker.publish import Publisher
     from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.core.topology import Names
 
 # No message has more bytes than RabbitMQ lets it, 512 MiB at most, and most have far fewer: this is for files that are
 # no export at all.
@@ -100,20 +102,20 @@ def import_dead(  # noqa: PLR0913 - one per option
         lines = stack.enter_context(_rewindable(file))
         stack.enter_context(one_sentence(app))
         letters = _Letters(lines, skip=skip, to_queue=to_queue, queues=_places(selection, to_queue))
-        places, total = letters.check(runtime_of(app).publisher)
+        publisher, names = runtime_of(app).publisher, runtime_of(app).names
+        places, total = letters.check(publisher, names)
         if not yes:
             question = f"Import {counted(total, 'dead letter')} into {', '.join(sorted(places))}?"
             click.confirm(printable(question), abort=True, err=True)
         known = stack.enter_context(KnownLetters())
         _learn(known, stack.enter_context(connection_of(app)), places)
-        publisher = runtime_of(app).publisher
         with publisher.connection():
             pass  # there is one: from here on something is done
         changes_something()
         try:
             with progress("importing", total) as step:
                 for letter in letters:
-                    counts[_import(publisher, letter, known, again=again)] += 1
+                    counts[_import(publisher, names, letter, known, again=again)] += 1
                     step()
         except NoExport as exc:
             raise click.ClickException(f"The file has changed since it was checked: {exc.problem}.") from exc
@@ -138,13 +140,13 @@ def import_dead(  # noqa: PLR0913 - one per option
         ctx.exit(1)
 
 
-def _import(publisher: Publisher, letter: DeadMessage, known: KnownLetters, *, again: bool) -> str:
+def _import(publisher: Publisher, names: Names, letter: DeadMessage, known: KnownLetters, *, again: bool) -> str:
     """Put a letter into its queue if it is not there; return what became of it."""
     if known.takes(letter):
         return "there"
     if not again and known.has_other_version(letter):
         return "edited"
-    put(publisher, letter.queue, letter.message)
+    put(publisher, names, letter.queue, letter.message, as_found=True)
     return "imported"
 
 
@@ -173,7 +175,7 @@ class _Letters:
         for _, letter in self._numbered():
             yield letter
 
-    def check(self, publisher: Publisher) -> tuple[set[str], int]:
+    def check(self, publisher: Publisher, names: Names) -> tuple[set[str], int]:
         """Return the queues that are named, and the number of letters; raise NoExport if any cannot be imported."""
         queues: set[str] = set()
         count, largest, its_line = 0, 0, 0
@@ -182,7 +184,7 @@ class _Letters:
             count += 1
             if len(letter.message.body) > largest:
                 largest, its_line = len(letter.message.body), number
-        if largest > _SMALLEST_LIMIT and not takes_body(publisher, largest):
+        if largest > _SMALLEST_LIMIT and not takes_body(publisher, names, largest):
             raise NoExport(line=its_line, problem=f"the broker takes no body of {largest} bytes")
         return queues, count
 
