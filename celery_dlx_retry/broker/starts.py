@@ -18,7 +18,7 @@ from amqp.exceptions import NotFound
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.inbound import guard
-from celery_dlx_retry.core.topology import BindingSpec, QueueSpec, Topology
+from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, QueueSpec, Topology
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.publish import Publisher
@@ -59,8 +59,11 @@ def mark(publisher: Publisher, marks: QueueSpec, *, names: Names, worker: str) -
     """Remember that this worker starts a run now; returns when the broker does."""
     # Not by the default exchange: a worker that may write to it may write to every queue.
     exchange = names.lanes()
-    binding = BindingSpec(exchange=exchange, queue=marks.name, routing_key=marks.name)
-    topology = Topology(queues=(marks,), bindings=(binding,))
+    topology = Topology(
+        exchanges=(ExchangeSpec(name=exchange, kind="direct"),),
+        queues=(marks,),
+        bindings=(BindingSpec(exchange=exchange, queue=marks.name, routing_key=marks.name),),
+    )
     with publisher.producer(mend=partial(declare, topology=topology)) as producer:
         producer.publish(
             worker, exchange=exchange, routing_key=marks.name, content_type="text/plain", content_encoding="utf-8"
