@@ -67,9 +67,9 @@ class Pipeline:
         hub: Any,
         confirm_timeout_ms: int,
         write_timeout_ms: int,
-        probe_exchange: str = "",
+        probe_at: str = "",
     ) -> None:
-        self._probe_exchange = probe_exchange
+        self._probe_exchange = probe_at
         self._connect, self._hub = connect, hub
         self._timeout_ms, self._write_timeout_ms = confirm_timeout_ms, write_timeout_ms
         self._connection: Connection | None = None

@@ -60,9 +60,9 @@ class Publisher:
     parent's connection too (test_a_fork_leaves_the_parents_connection_alone).
     """
 
-    def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int, probe_exchange: str = "") -> None:
+    def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int, probe_at: str = "") -> None:
         self._connect = connect
-        self._probe_exchange = probe_exchange
+        self._probe_exchange = probe_at
         self.confirm_timeout_ms = confirm_timeout_ms
         self._idle: list[tuple[Connection, float]] = []
         self._pid = os.getpid()

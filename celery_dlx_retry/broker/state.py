@@ -104,7 +104,8 @@ def _counts(connection: Connection, names: Iterable[str], told: Mapping[str, dic
             if name not in told:
                 raise
             facts = told[name]
-            found[name] = Counts(ready=facts.get("messages_ready", 0), consumers=facts.get("consumers", 0))
+            ready = facts.get("messages", 0) - facts.get("messages_unacknowledged", 0)
+            found[name] = Counts(ready=max(0, ready), consumers=facts.get("consumers", 0))
     return found
 
 

@@ -145,13 +145,13 @@ class Runtime:
     def publisher(self) -> Publisher:
         """Connections of our own, in confirm mode."""
         timeout_ms = self.settings.confirm_timeout_ms
-        return Publisher(self._connection, confirm_timeout_ms=timeout_ms, probe_exchange=self.names.lanes())
+        return Publisher(self._connection, confirm_timeout_ms=timeout_ms, probe_at=self.names.lanes())
 
     @cached_property
     def quick_publisher(self) -> Publisher:
         """The same for the worker's main process, whose event loop stands still as long as a publish takes."""
         timeout_ms = min(self.settings.confirm_timeout_ms, _QUICK_MS)
-        return Publisher(self._connect_quickly, confirm_timeout_ms=timeout_ms, probe_exchange=self.names.lanes())
+        return Publisher(self._connect_quickly, confirm_timeout_ms=timeout_ms, probe_at=self.names.lanes())
 
     def _connect_quickly(self) -> Connection:
         return self._connection(connect_timeout=_QUICK_MS / 1000)
@@ -238,7 +238,7 @@ class Runtime:
                 hub=consumer.hub,
                 confirm_timeout_ms=self.settings.confirm_timeout_ms,
                 write_timeout_ms=min(self.settings.confirm_timeout_ms, _QUICK_MS),
-                probe_exchange=self.names.lanes(),
+                probe_at=self.names.lanes(),
             )
 
     def close_pipeline(self) -> None:
@@ -392,8 +392,7 @@ class Runtime:
         try:
             check(connection, topology)
         except Forbidden as exc:
-            # RabbitMQ 4 shows an object only to users with some permission on it. Every publish of ours is mandatory
-            # and confirmed, so what is missing shows at the first retry, and its task stays on its queue.
+            # RabbitMQ 4 shows an object only to users with a permission on it. If it is missing, the first retry fails.
             logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
 
     def _connection(self, **options: Any) -> Connection:

@@ -113,7 +113,7 @@ def test_missing_permissions_are_told_and_nothing_is_made(bench, limited_url, ma
     def told(declares=True, **permissions):  # noqa: FBT002 - reads better
         user = limited_url.partition("//")[2].partition(":")[0]
         management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
-        found = forbidden(connection, bench.names, work_queues=[work], declares=declares)
+        found = forbidden(connection, bench.names, work_queues=[work], declares=declares, sends_by_name=True)
         return [sentence.partition(" may not ")[2].split()[0] for sentence in found]
 
     assert told(configure=".*", write=".*", read=".*") == []
