@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
+from celery_dlx_retry.broker.connection import BROKER_ERRORS, drop, open_connection
 from celery_dlx_retry.broker.encoding import bytes_of, encoded
-from celery_dlx_retry.broker.publish import (
-    BROKER_ERRORS,
-    LONGEST_IDLE_SECONDS,
-    PERSISTENT,
-    PROBE,
-    drop,
-    open_connection,
-)
+from celery_dlx_retry.broker.publish import LONGEST_IDLE_SECONDS, PERSISTENT, PROBE
 from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unpublishable, Unreachable, Unroutable
 
 if TYPE_CHECKING:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, suppress
-from ssl import SSLWantReadError, SSLWantWriteError
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, AMQPError, ChannelError, MessageNacked, NotFound, PreconditionFailed
-from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
+from amqp.exceptions import AccessRefused, ChannelError, MessageNacked, NotFound, PreconditionFailed
 from kombu.messaging import Producer
 
+from celery_dlx_retry.broker.connection import (
+    BROKER_ERRORS,
+    MESSAGE_ERRORS,
+    drop,
+    dropped_after_an_error,
+    is_alive,
+    open_connection,
+)
 from celery_dlx_retry.broker.encoding import bytes_of, encoded
-from celery_dlx_retry.broker.places import shown
 from celery_dlx_retry.core.frame import check_name, check_properties, fitted, has_room, room_beside, size_of
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.core.message import Message
@@ -43,9 +48,6 @@ PROBE = "dlx.v1.probe"
 _NO_ROUTE = 312
 PERSISTENT = 2
 LONGEST_IDLE_SECONDS = 60.0
-BROKER_ERRORS = (AMQPError, KombuError, OSError)
-# Kombu's, too, and yet the message's fault and not the broker's.
-_MESSAGE_ERRORS = (SerializationError, SerializerNotInstalled)
 # Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
 _KEPT_PROPERTIES = frozenset(
     ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
@@ -85,7 +87,7 @@ class Publisher:
     def connection(self) -> Iterator[Connection]:
         """A connection of the pool, for this thread alone."""
         connection = self._acquire()
-        with _dropped_after_an_error(connection):
+        with dropped_after_an_error(connection):
             yield connection
         self._idle.append((connection, time.monotonic()))
 
@@ -115,13 +117,13 @@ class Publisher:
             except IndexError:
                 return self._connected()
             # Something on the way may have forgotten a connection that was silent for long, and told nobody.
-            if time.monotonic() - since < LONGEST_IDLE_SECONDS and _is_alive(connection):
+            if time.monotonic() - since < LONGEST_IDLE_SECONDS and is_alive(connection):
                 return connection
             drop(connection)
 
     def _connected(self) -> Connection:
         connection = self._connect()
-        with _dropped_after_an_error(connection):
+        with dropped_after_an_error(connection):
             open_connection(connection, timeout_ms=self.confirm_timeout_ms)
             if self._may_probe:
                 self._probe(connection)
@@ -256,7 +258,7 @@ class ConfirmedProducer(Producer):
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
             raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
-        except _MESSAGE_ERRORS:
+        except MESSAGE_ERRORS:
             raise
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
@@ -339,69 +341,3 @@ def _expect(*_: Any) -> None:
 def kept_properties(message: Message) -> dict[str, Any]:
     """Return the properties that a copy of a message has."""
     return {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}
-
-
-def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bool = True) -> None:
-    """Connect; every publish waits for its confirm then, unless somebody else does."""
-    # py-amqp waits anew after each frame, so that heartbeats would put off a confirm timeout for ever
-    # (test_heartbeats_do_not_put_off_the_confirm_timeout).
-    connection.transport_options = {**connection.transport_options, "confirm_publish": is_confirmed, "heartbeat": 0}
-    try:
-        # Once over all hosts of a failover URL.
-        connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
-        # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
-        connection.connection.transport.sock.settimeout(timeout_ms / 1000)
-        _end_reads_at_half_a_frame(connection.connection.transport)
-    except BROKER_ERRORS as exc:
-        raise Unreachable(problem=f"{shown(connection)}: {exc}") from exc
-
-
-def _end_reads_at_half_a_frame(transport: Any) -> None:
-    """Let a read with ``timeout=0`` end when the socket is empty; py-amqp keeps the half frame for the next read.
-
-    Without it py-amqp asks the socket for the other half in a hot loop, and the whole process does nothing else
-    (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
-    """
-    receive = transport._quick_recv  # noqa: SLF001 - py-amqp has no public way
-
-    def receive_or_time_out(size: int) -> Any:
-        try:
-            return receive(size)
-        except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
-            raise TimeoutError from exc
-
-    transport._quick_recv = receive_or_time_out  # noqa: SLF001
-
-
-@contextmanager
-def _dropped_after_an_error(connection: Connection) -> Iterator[None]:
-    """What went wrong with the broker comes out as a PublishError."""
-    try:
-        yield
-    except BaseException as exc:
-        # After an error the channel may take the late confirm of this message for that of the next one, and a time
-        # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
-        drop(connection)
-        if isinstance(exc, AccessRefused):
-            raise Disallowed(problem=str(exc)) from exc
-        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, _MESSAGE_ERRORS):
-            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
-        raise
-
-
-def _is_alive(connection: Connection) -> bool:
-    """Read what the broker has sent since: a close that it announced, or that the kernel knows of, shows here."""
-    try:
-        connection.drain_events(timeout=0)
-    except TimeoutError:
-        return bool(connection.connected)
-    except BROKER_ERRORS:
-        return False
-    return bool(connection.connected)
-
-
-def drop(connection: Connection) -> None:
-    """End it at once."""
-    # Not close(): that waits for an answer, which a stuck broker does not give.
-    with suppress(*BROKER_ERRORS):
-        connection.collect()

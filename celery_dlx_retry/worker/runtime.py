@@ -167,10 +167,7 @@ class Runtime:
 
     @cached_property
     def is_sending_plain(self) -> bool:
-        """Whether the app's messages go to a broker, in Celery's second protocol, uncompressed, and unannounced.
-
-        As it was configured when this process wrote its first retry.
-        """
+        """Whether this process found at its first retry: protocol 2, a broker, no compression, no task-sent events."""
         conf = self._app.conf
         others = (conf.task_always_eager, conf.task_send_sent_event, conf.task_compression)
         return conf.task_protocol == 2 and not any(others)  # noqa: PLR2004 - its name

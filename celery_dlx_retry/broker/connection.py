@@ -1,0 +1,88 @@
+"""Open a connection to the broker, look whether it is alive, and drop it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from ssl import SSLWantReadError, SSLWantWriteError
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AccessRefused, AMQPError
+from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
+
+from celery_dlx_retry.broker.places import shown
+from celery_dlx_retry.errors import Disallowed, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kombu.connection import Connection
+
+BROKER_ERRORS = (AMQPError, KombuError, OSError)
+# Kombu's, too, and yet the message's fault and not the broker's.
+MESSAGE_ERRORS = (SerializationError, SerializerNotInstalled)
+
+
+def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bool = True) -> None:
+    """Connect; every publish waits for its confirm then, unless somebody else does."""
+    # py-amqp waits anew after each frame, so that heartbeats would put off a confirm timeout for ever
+    # (test_heartbeats_do_not_put_off_the_confirm_timeout).
+    connection.transport_options = {**connection.transport_options, "confirm_publish": is_confirmed, "heartbeat": 0}
+    try:
+        # Once over all hosts of a failover URL.
+        connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
+        # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
+        connection.connection.transport.sock.settimeout(timeout_ms / 1000)
+        _end_reads_at_half_a_frame(connection.connection.transport)
+    except BROKER_ERRORS as exc:
+        raise Unreachable(problem=f"{shown(connection)}: {exc}") from exc
+
+
+def _end_reads_at_half_a_frame(transport: Any) -> None:
+    """Let a read with ``timeout=0`` end when the socket is empty; py-amqp keeps the half frame for the next read.
+
+    Without it py-amqp asks the socket for the other half in a hot loop, and the whole process does nothing else
+    (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
+    """
+    receive = transport._quick_recv  # noqa: SLF001 - py-amqp has no public way
+
+    def receive_or_time_out(size: int) -> Any:
+        try:
+            return receive(size)
+        except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
+            raise TimeoutError from exc
+
+    transport._quick_recv = receive_or_time_out  # noqa: SLF001
+
+
+@contextmanager
+def dropped_after_an_error(connection: Connection) -> Iterator[None]:
+    """What went wrong with the broker comes out as a PublishError."""
+    try:
+        yield
+    except BaseException as exc:
+        # After an error the channel may take the late confirm of this message for that of the next one, and a time
+        # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
+        drop(connection)
+        if isinstance(exc, AccessRefused):
+            raise Disallowed(problem=str(exc)) from exc
+        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, MESSAGE_ERRORS):
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+        raise
+
+
+def is_alive(connection: Connection) -> bool:
+    """Read what the broker has sent since: a close that it announced, or that the kernel knows of, shows here."""
+    try:
+        connection.drain_events(timeout=0)
+    except TimeoutError:
+        return bool(connection.connected)
+    except BROKER_ERRORS:
+        return False
+    return bool(connection.connected)
+
+
+def drop(connection: Connection) -> None:
+    """End it at once."""
+    # Not close(): that waits for an answer, which a stuck broker does not give.
+    with suppress(*BROKER_ERRORS):
+        connection.collect()
