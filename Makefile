@@ -1,14 +1,19 @@
-# make test | ends | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
+# make test | fuzz | ends | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
 #      transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test ends matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: test fuzz ends matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
 test: lint
 	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 3 --dist loadfile)
+
+# Hostile inputs for commands, API, settings, URLs, messages, letters and files; `make test` runs them with a fixed seed.
+# Here the seed is a new one, and is printed. SEED=… INPUTS=20000 ONLY=letters-7 runs what a failure names.
+fuzz: .venv/ready
+	@DLX_FUZZ_SEED=$(or $(SEED),random) DLX_FUZZ_INPUTS=$(INPUTS) DLX_FUZZ_ONLY=$(ONLY) $(BIN)/python -m pytest tests/fuzz
 
 # The oldest and the newest Python, Celery and RabbitMQ that we support, as far as they are on this machine.
 ends: .venv/matrix
