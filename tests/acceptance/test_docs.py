@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 FAULTS = ROOT / "docs" / "what-happens-when.md"
+SECURITY = ROOT / "docs" / "security.md"
 PAGES = [README, *DOCS, ROOT / "CHANGELOG.md"]
 WRITTEN_BY_RUNS = {"benchmarks", "compatibility"}
 SETTINGS = {f"dlx_{field.name.removesuffix('_ms')}": field for field in fields(Settings)}
@@ -110,6 +111,18 @@ def test_every_proof_of_what_happens_is_a_test_in_the_file_that_it_names():
     rows = [line for line in FAULTS.read_text().splitlines() if re.match(r"\| (?!what happens)", line)]
 
     assert len(rows) >= 30
+    for row in rows:
+        proofs = re.findall(r"\[`(\w+)`\]\(\.\./(tests/\w+/test_\w+\.py)\)", row.rpartition(" | ")[2])
+        assert proofs, row
+        for name, path in proofs:
+            assert f"\ndef test_{name}(" in (ROOT / path).read_text(), name
+
+
+def test_every_defence_is_proved_by_tests_in_the_files_that_it_names():
+    defended = SECURITY.read_text().partition("## What is defended")[2].partition("## What is not defended")[0]
+    rows = [line for line in defended.splitlines() if re.match(r"\| (?!attack)", line)]
+
+    assert len(rows) >= 25
     for row in rows:
         proofs = re.findall(r"\[`(\w+)`\]\(\.\./(tests/\w+/test_\w+\.py)\)", row.rpartition(" | ")[2])
         assert proofs, row
