@@ -82,21 +82,29 @@ def urls_in(setting: Any) -> list[str]:
 
 
 def check_broker_urls(setting: Any) -> None:
-    """Raise BadBrokerURL if Kombu would take one of these for RabbitMQ, and it cannot be read."""
+    """Raise BadBrokerURL if Kombu would take one of these for RabbitMQ, and one of them cannot be read.
+
+    A connection to RabbitMQ does not fail over to another kind of broker: Kombu reads that URL in the middle of an
+    error, and quotes what it does not understand.
+    """
     urls = urls_in(setting)
+    is_rabbitmq = any(map(_is_for_rabbitmq, urls))
     for number, url in enumerate(urls, 1):
-        if not _is_readable_broker(url):
+        if is_rabbitmq and not (_is_for_rabbitmq(url) and _is_readable_broker(url)):
             raise BadBrokerURL(which=f"Broker URL {number} of {len(urls)}" if len(urls) > 1 else "The broker's URL")
+
+
+def _is_for_rabbitmq(url: str) -> bool:
+    """Whether Kombu takes it for RabbitMQ: also what has no scheme, and all that is behind ``amqp+``."""
+    scheme = scheme_of(url).lower()
+    return not scheme or scheme.partition("+")[0] in AMQP_SCHEMES
 
 
 def _is_readable_broker(url: str) -> bool:
     scheme = scheme_of(url).lower()
     if not scheme:
         return bool(_HOST.fullmatch(url))  # Kombu takes all that has no scheme for a host name
-    if scheme in AMQP_SCHEMES:
-        return read_url(url) is not None
-    # Kombu takes all that is behind "amqp+" for a host name. Another transport reads its URL itself.
-    return scheme.partition("+")[0] not in AMQP_SCHEMES
+    return scheme in AMQP_SCHEMES and read_url(url) is not None
 
 
 def _shown(url: str) -> str:

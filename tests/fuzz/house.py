@@ -112,13 +112,13 @@ class House:
     def checked(self, *words: str, **options: str) -> Result:
         """The same; it ends as a command may end, and prints and logs nothing that it must not."""
         done = self.run(*words, **options)
-        check_ended(done)
+        check_ended(done, asked=" ".join(words))
         if "--json" in words and done.exit_code != 2:  # a wrong option
             check_json(done.stdout)
         logged = self._log.getvalue()
         self._log.seek(0)
         self._log.truncate()
-        check_text(logged)
+        check_text(logged)  # a log has other readers
         return done
 
     def token(self) -> str:

@@ -22,11 +22,11 @@ SEED, INPUTS, ONLY = "DLX_FUZZ_SEED", "DLX_FUZZ_INPUTS", "DLX_FUZZ_ONLY"
 CI_SEED = "14"
 #: How many inputs each surface gets in every run. INPUTS scales them all.
 SHARES = {
-    "settings": 1300,
-    "api": 1500,
+    "settings": 1400,
+    "api": 1600,
     "urls": 700,
     "management": 150,
-    "commands": 500,
+    "commands": 400,
     "imports": 500,
     "letters": 240,
     "messages": 400,

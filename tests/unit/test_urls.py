@@ -93,6 +93,8 @@ def test_what_kombu_can_use_is_let_through(url):
         ("u:pw@h", "The broker's URL"),
         ("amqp://ok;amqp:/u:pw@h", "Broker URL 2 of 2"),
         (["amqp://ok", "amqp://u:p/w@h", "amqp://ok"], "Broker URL 2 of 3"),
+        ("amqp://ok;redis://u:b:pw@h", "Broker URL 2 of 2"),
+        (["http://u:pw@h", "ok"], "Broker URL 1 of 2"),
     ],
 )
 def test_the_error_says_which_url_is_wrong(url, which):
