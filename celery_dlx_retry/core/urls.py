@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from celery_dlx_retry.errors import BadBrokerURL
 
@@ -24,6 +24,8 @@ AMQP_SCHEMES = frozenset({"amqp", "amqps", "pyamqp"})
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*", re.ASCII | re.IGNORECASE)
 _HOST = re.compile(r"[\w.-]+")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_LOGIN_METHODS = frozenset({"AMQPLAIN", "PLAIN", "EXTERNAL", "GSSAPI"})
 _IPV6 = re.compile(r"[0-9a-f:.]+(%[\w.-]+)?", re.ASCII | re.IGNORECASE)
 
 
@@ -104,7 +106,15 @@ def _is_readable_broker(url: str) -> bool:
     scheme = scheme_of(url).lower()
     if not scheme:
         return bool(_HOST.fullmatch(url))  # Kombu takes all that has no scheme for a host name
-    return scheme in AMQP_SCHEMES and read_url(url) is not None
+    parts = read_url(url) if scheme in AMQP_SCHEMES else None
+    return parts is not None and all(_is_option(*option) for option in parse_qsl(parts.query))
+
+
+def _is_option(name: str, value: str) -> bool:
+    """Whether Kombu takes it: it reads the options of a URL to fail over to only when it does, and quotes them."""
+    if name in {"heartbeat", "connect_timeout"}:
+        return bool(_SECONDS.fullmatch(value))
+    return name != "login_method" or value in _LOGIN_METHODS
 
 
 def _shown(url: str) -> str:

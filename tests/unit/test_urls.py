@@ -77,6 +77,7 @@ def test_a_quoted_password_is_read(template, password):
 @pytest.mark.parametrize(
     "url",
     [
+        "amqp://rabbit//?heartbeat=5&login_method=PLAIN&connect_timeout=0.5",
         "amqp://", "amqp:///v", "localhost", "rabbit-1.example.com", "amqp://rabbit", "amqp://u:p%40w@rabbit/a%2Fb",
         "amqp://u:p@w@rabbit//", "amqp://u:p w\\@rabbit/a b", "amqp://rabbit//?heartbeat=5", "AMQP://u:p@bücher.example",
         "amqps://u:p@[fe80::1%25eth0]:5671/v", "amqp://a;amqp://b;", ["amqp://a", "amqp://b"], ("a", "b"), None, "",
@@ -95,6 +96,9 @@ def test_what_kombu_can_use_is_let_through(url):
         (["amqp://ok", "amqp://u:p/w@h", "amqp://ok"], "Broker URL 2 of 3"),
         ("amqp://ok;redis://u:b:pw@h", "Broker URL 2 of 2"),
         (["http://u:pw@h", "ok"], "Broker URL 1 of 2"),
+        ("amqp://ok;amqp://u:pw@h//?heartbeat=x", "Broker URL 2 of 2"),
+        ("amqp://h//?connect_timeout=nan", "The broker's URL"),
+        ("amqp://h//?login_method=x", "The broker's URL"),
     ],
 )
 def test_the_error_says_which_url_is_wrong(url, which):
