@@ -103,6 +103,15 @@ def test_no_arguments_stay_on_the_disk_when_the_command_is_ended_at_its_editor(d
     assert (of_file, of_folder) == ("0o600", "0o700")
 
 
+def test_an_edit_that_changes_nothing_is_json_if_asked_for(desk):
+    desk.bury("x", args=[1])
+    desk.lying(1)
+
+    told = desk.json("edit", "x", "--set", "0=1")
+
+    assert told == [{"task_id": "x", "queue": desk.dead_queue("classic"), "edited": 0}]
+
+
 def test_arguments_that_cannot_be_printed_come_back_from_the_editor_as_they_were(desk):
     desk.bury("x", kwargs={"value": "größe \x9b\u202e\u2028\ud800"})
     desk.lying(1)

@@ -257,3 +257,10 @@ def test_what_was_edited_in_the_file_or_in_the_queue_is_not_already_there_and_co
     assert again == [{"imported": 2, "already_there": 2, "edited": 0}]
     assert once_more == [{"imported": 0, "already_there": 4, "edited": 0}]
     desk.lying(6)
+
+
+def test_an_empty_file_is_imported_without_a_question(desk, tmp_path):
+    file = tmp_path / "letters.jsonl"
+    file.touch()
+
+    assert desk.dlx("import", str(file)).stdout == "0 imported\n"

@@ -109,11 +109,11 @@ class House:
         environment = {"DLX_MANAGEMENT_URL": self.vhost.management_url, **environment}
         return CliRunner().invoke(dlx, list(words), obj=SimpleNamespace(app=self.app), input=answer, env=environment)
 
-    def checked(self, *words: str, **options: str) -> Result:
+    def checked(self, *words: str, answer: str = "", **options: str) -> Result:
         """The same; it ends as a command may end, and prints and logs nothing that it must not."""
-        done = self.run(*words, **options)
-        check_ended(done, asked=" ".join(words))
-        if "--json" in words and done.exit_code != 2:  # a wrong option
+        done = self.run(*words, answer=answer, **options)
+        check_ended(done, asked=" ".join((*words, answer)))
+        if "--json" in words and "--help" not in words and done.exit_code != 2:  # a wrong option
             check_json(done.stdout)
         logged = self._log.getvalue()
         self._log.seek(0)

@@ -72,7 +72,10 @@ def edit_dead(  # noqa: PLR0913 - one per option
             payload = payload_of(found.message)
             wanted = _set(app, found, payload, changes) if changes else _in_editor(payload)
             if wanted == payload:
-                click.echo("Nothing was changed.")
+                if as_json:
+                    json_line({"task_id": task_id, "queue": found.queue, "edited": 0})
+                else:
+                    click.echo("Nothing was changed.")
                 return
             if not no_check:
                 _check(app, found, wanted)

@@ -104,7 +104,7 @@ def import_dead(  # noqa: PLR0913 - one per option
         letters = _Letters(lines, skip=skip, to_queue=to_queue, queues=_places(selection, to_queue))
         publisher, names = runtime_of(app).publisher, runtime_of(app).names
         places, total = letters.check(publisher, names)
-        if not yes:
+        if total and not yes:
             question = f"Import {counted(total, 'dead letter')} into {', '.join(sorted(places))}?"
             click.confirm(printable(question), abort=True, err=True)
         known = stack.enter_context(KnownLetters())
