@@ -22,7 +22,8 @@ from support import eventually
 from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.cli import dlx
-from celery_dlx_retry.core.headers import DeadRecord, Failure, with_failure, with_record
+from celery_dlx_retry.core.dead_record import DeadRecord, with_record
+from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import WorkQueue
 from celery_dlx_retry.worker.runtime import runtime_of
