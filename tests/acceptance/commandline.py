@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from celery.bin.celery import celery
 from click.testing import CliRunner, Result
@@ -19,7 +20,8 @@ PROJECTS = Path(__file__).parents[1] / "worker"
 def invoke(*words: str, **environment: str) -> Result:
     """Run ``celery …``; nothing of it stays in this process's environment, and no error is a traceback."""
     runner = CliRunner(env={"CELERY_BROKER_URL": None, "DLX_MANAGEMENT_URL": None, **environment})
-    done = runner.invoke(celery, list(words))
+    with patch.dict(os.environ):  # Celery puts --result-backend and others into it
+        done = runner.invoke(celery, list(words))
     assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
     return done
 
