@@ -22,7 +22,9 @@ from celery_dlx_retry.core import headers
 from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.core.rule_retries import RULE_RETRIES
 from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.core.unreadable import UNREADABLE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -241,7 +243,7 @@ def test_every_header_and_reason_is_on_its_page():
         value for name, value in vars(headers).items() if name.isupper() and name[0] != "_" and isinstance(value, str)
     }
 
-    assert described == record | others
+    assert described == record | others | {RULE_RETRIES, UNREADABLE}
     assert set(re.findall(r"^\| `([a-z-]+)` \| [^|]+ \|$", text.partition("## Reasons")[2], re.MULTILINE)) == {
         str(reason) for reason in Reason
     }

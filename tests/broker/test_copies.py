@@ -67,7 +67,8 @@ def publish_a_message(post):
 
 
 def import_a_letter(post):
-    put_letter(post.bench.publisher(), post.target, post.message())
+    post.bench.stand(foundation(post.bench.names))
+    put_letter(post.bench.publisher(), post.bench.names, post.target, post.message())
 
 
 def publish_from_an_event_loop(post):
@@ -83,16 +84,23 @@ def publish_from_an_event_loop(post):
 
 def replay_a_letter(post):
     post.lay(post.dead, **{"dlx-dead-reason": "failed", "dlx-dead-queue": post.target})
-    moved = replay(post.bench.connect(), post.dead, publisher=post.bench.publisher(), wanted=lambda _: True)
+    post.bench.stand(foundation(post.bench.names))
+    moved = replay(
+        *(post.bench.connect(), post.dead),
+        names=post.bench.names,
+        publisher=post.bench.publisher(),
+        wanted=lambda _: True,
+    )
     assert [problem for _, problem in moved] == [None]
 
 
 def replay_a_changed_letter(post):
     post.lay(post.dead, **{"dlx-dead-reason": "failed", "dlx-dead-queue": post.target})
-    publisher = post.bench.publisher()
+    post.bench.stand(foundation(post.bench.names))
     moved = replay(
         *(post.bench.connect(), post.dead),
-        publisher=publisher,
+        names=post.bench.names,
+        publisher=post.bench.publisher(),
         wanted=lambda _: True,
         change=lambda message: message.with_headers({**message.headers, **post.copies}),
     )
@@ -101,9 +109,10 @@ def replay_a_changed_letter(post):
 
 def edit_a_letter(post):
     post.lay(post.dead, **{"dlx-dead-reason": "failed", "dlx-dead-queue": post.target})
+    post.bench.stand(foundation(post.bench.names))
     moved = rewrite(
-        post.bench.connect(),
-        post.dead,
+        *(post.bench.connect(), post.dead),
+        names=post.bench.names,
         publisher=post.bench.publisher(),
         wanted=lambda _: True,
         change=lambda message: message,

@@ -37,7 +37,7 @@ def test_marks_are_counted_until_they_are_forgotten(bench, marks):
 
     counts = []
     for _ in range(3):
-        mark(publisher, marks, worker="other/1")
+        mark(publisher, marks, names=bench.names, worker="other/1")
         counts.append(count(publisher, marks, worker="me/2"))
     forget(publisher, marks)
 
@@ -60,7 +60,7 @@ def test_a_count_of_nothing_leaves_the_connection_good_for_the_mark(bench, marks
 
     assert count(publisher, marks, worker="me/2") == 0
     ((before, _),) = publisher._idle
-    mark(publisher, marks, worker="other/1")
+    mark(publisher, marks, names=bench.names, worker="other/1")
 
     assert count(bench.publisher(), marks, worker="me/2") == 1
     assert [idle for idle, _ in publisher._idle] == [before]
@@ -74,7 +74,7 @@ def test_marks_belong_to_one_task_one_queue_and_one_prefix(bench, marks):
         marks_of(type(bench.names)(prefix=f"{bench.prefix}b"), "8f14e45f", queue="orders"),
     ]
     for one in (marks, *others):
-        mark(publisher, one, worker="other/1")
+        mark(publisher, one, names=bench.names, worker="other/1")
 
     forget(publisher, marks)
 
@@ -83,18 +83,18 @@ def test_marks_belong_to_one_task_one_queue_and_one_prefix(bench, marks):
 
 def test_after_being_forgotten_they_count_from_the_start(bench, marks):
     publisher = bench.publisher()
-    mark(publisher, marks, worker="other/1")
-    mark(publisher, marks, worker="other/1")
+    mark(publisher, marks, names=bench.names, worker="other/1")
+    mark(publisher, marks, names=bench.names, worker="other/1")
     forget(publisher, marks)
 
-    mark(publisher, marks, worker="other/1")
+    mark(publisher, marks, names=bench.names, worker="other/1")
 
     assert count(publisher, marks, worker="me/2") == 1
 
 
 def test_marks_survive_a_restart_of_the_broker(bench, broker, marks):
-    mark(bench.publisher(), marks, worker="other/1")
-    mark(bench.publisher(), marks, worker="other/1")
+    mark(bench.publisher(), marks, names=bench.names, worker="other/1")
+    mark(bench.publisher(), marks, names=bench.names, worker="other/1")
 
     broker.restart()
 
@@ -106,7 +106,7 @@ def test_the_broker_takes_every_task_id_and_keeps_them_apart(bench):
     every = [marks_of(bench.names, task_id, queue="orders") for task_id in ODD_IDS.values()]
 
     for one in every:
-        mark(publisher, one, worker="other/1")
+        mark(publisher, one, names=bench.names, worker="other/1")
 
     assert len({one.name for one in every}) == len(ODD_IDS)
     assert [count(publisher, one, worker="me/2") for one in every] == [1] * len(ODD_IDS)
@@ -114,8 +114,8 @@ def test_the_broker_takes_every_task_id_and_keeps_them_apart(bench):
 
 def test_marks_of_the_worker_that_asks_do_not_count_for_it_is_alive(bench, marks):
     publisher = bench.publisher()
-    mark(publisher, marks, worker="me/2")
-    mark(publisher, marks, worker="other/1")
+    mark(publisher, marks, names=bench.names, worker="me/2")
+    mark(publisher, marks, names=bench.names, worker="other/1")
 
     assert count(publisher, marks, worker="me/2") == 1
     assert count(publisher, marks, worker="me/3") == 2

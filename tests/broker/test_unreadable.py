@@ -10,6 +10,7 @@ from support import UNDECODABLE, RawProperties, eventually, raw_nest, raw_proper
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.broker.moves import discard, replay
+from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.core.unreadable import UNREADABLE, unreadable_of
 
 
@@ -60,7 +61,15 @@ def test_a_replay_sends_it_without_what_cannot_be_read(bench, kind):
     queue, work = bench.queue("dead", kind), bench.queue("work", kind)
     sent = put_undecodable(bench, queue)
 
-    moved = replay(bench.connection, queue, publisher=bench.publisher(), wanted=lambda _: True, to_queue=work)
+    bench.stand(foundation(bench.names))
+
+    moved = replay(
+        *(bench.connection, queue),
+        names=bench.names,
+        publisher=bench.publisher(),
+        wanted=lambda _: True,
+        destination=lambda _: work,
+    )
     assert [problem for _, problem in moved] == [None] * len(sent)
 
     found = bench.take(work)
