@@ -14,9 +14,12 @@ from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox
 def redis(say):
     """A Redis for this test alone; ``close()`` stops it."""
     sandbox = Sandbox("redis")
-    sandbox.port = start(find_server(say), sandbox)
-    yield sandbox
-    sandbox.close()
+    try:
+        port = start(find_server(say), sandbox, "not-a-secret")
+        sandbox.url = f"redis://:not-a-secret@{LOOPBACK}:{port}/0"
+        yield sandbox
+    finally:
+        sandbox.close()
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def ids_in(log):
 
 @pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
 def test_what_has_run_while_the_result_backend_is_down_is_done(project, redis, sender, pool):
-    project.conf["result_backend"] = f"redis://{LOOPBACK}:{redis.port}/0"
+    project.conf["result_backend"] = redis.url
     project.conf["result_backend_transport_options"] = {"retry_policy": {"max_retries": 1, "interval_step": 0.1}}
     with project.worker(pool=pool, concurrency=4) as worker:
         redis.close()
@@ -67,7 +70,7 @@ def test_what_has_run_while_the_result_backend_is_down_is_done(project, redis, s
 
 def test_a_task_whose_start_cannot_be_stored_is_kept_and_has_not_run(project, redis, sender):
     """Celery stores STARTED before the body runs, and acknowledges the task if that fails."""
-    project.conf["result_backend"] = f"redis://{LOOPBACK}:{redis.port}/0"
+    project.conf["result_backend"] = redis.url
     project.conf["result_backend_transport_options"] = {"retry_policy": {"max_retries": 1, "interval_step": 0.1}}
     project.conf["task_track_started"] = True
     with project.worker():

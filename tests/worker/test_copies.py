@@ -43,7 +43,9 @@ def test_each_copy_of_a_message_is_tried_as_often_as_one_and_is_one_dead_letter(
     eventually(lambda: dead(project, result).keys() >= set(project.queues), within=40)
 
     assert dead(project, result) == dict.fromkeys(project.queues, 1)
-    assert runs(project, result) == dict.fromkeys(project.queues, attempts)
+    # Celery's pool runs a job once more if its process dies before it has said that the job began.
+    most = attempts + (task == "die")
+    assert all(attempts <= runs(project, result)[queue] <= most for queue in project.queues)
 
 
 @pytest.mark.parametrize("name", ["CC", "BCC"])
