@@ -14,7 +14,7 @@ from amqp.serialization import dumps, loads
 from celery_dlx_retry.broker.deadletters import reading
 from celery_dlx_retry.broker.publish import PROBE, kept_properties
 from celery_dlx_retry.broker.reader import PAGE
-from celery_dlx_retry.broker.straight import lead_back, put
+from celery_dlx_retry.broker.straight import WayBack, put
 from celery_dlx_retry.core.dead_record import for_replay, with_record
 from celery_dlx_retry.core.frame import check_properties, room_beside, size_of
 from celery_dlx_retry.core.message import Message
@@ -49,7 +49,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
 
     ``destination`` names another queue for a letter, or raises a LetterError to keep it.
     """
-    led: set[str] = set()
+    way_back = WayBack(publisher, names)
     with reading(connection, queue, page=page) as letters:
         for acknowledge, letter in letters:
             if not wanted(letter):
@@ -58,11 +58,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
                 to_queue = destination(letter) if destination else letter.record.queue
                 message = change(letter.message) if change else letter.message
                 replayed = message.with_headers(for_replay(message.headers))
-                with publisher.producer() as producer:
-                    if to_queue not in led:
-                        lead_back(producer.connection, names, to_queue)
-                        led.add(to_queue)
-                    producer.publish_message(replayed, exchange=names.back(), routing_key=to_queue)
+                way_back.put(to_queue, replayed)
             except (Unroutable, Unpublishable, Forbidden, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.look import counts, looking
-from celery_dlx_retry.broker.straight import lead_back
+from celery_dlx_retry.broker.straight import WayBack
 from celery_dlx_retry.core.headers import without_broker_headers
 from celery_dlx_retry.errors import Forbidden, Nacked, Unpublishable, Unroutable
 
@@ -37,18 +37,14 @@ def return_orphans(connection: Connection, names: Names, queues: Collection[str]
     Published, confirmed, acknowledged: a crash in between doubles one at most. The connection is for this call alone.
     """
     returned, open_queues = 0, set(queues)
-    led: set[str] = set()
+    way_back = WayBack(publisher, names)
     with looking(connection, names.orphans(), kind=names.kind) as messages:
         for seen in messages:
             if seen.routing_key not in open_queues:
                 continue
             message = seen.message.with_headers(without_broker_headers(seen.message.headers))
             try:
-                with publisher.producer() as producer:
-                    if seen.routing_key not in led:
-                        lead_back(producer.connection, names, seen.routing_key)
-                        led.add(seen.routing_key)
-                    producer.publish_message(message, exchange=names.back(), routing_key=seen.routing_key)
+                way_back.put(seen.routing_key, message)
             except Unpublishable:
                 continue  # its own fault: it stays, and the others go on
             except (Unroutable, Nacked, Forbidden):

@@ -7,6 +7,7 @@ the queue (test_an_operator_reaches_only_queues_that_it_may_write).
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,28 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import Names
 
 
-def lead_back(connection: Connection, names: Names, queue: str) -> None:
-    """Bind a work queue to the return exchange, where it nearly always is bound already.
+#: How long a binding is believed in. A round trip before each message would double the time of a replay.
+FRESH_SECONDS = 1.0
 
-    Call it before you publish there: the exchange parks what it cannot route with the orphans. Raise Unroutable if the
-    queue does not exist, Forbidden if the broker user may not write to it.
+
+class WayBack:
+    """Publishes to work queues through the return exchange.
+
+    The exchange parks what it cannot route with the orphans, and the broker confirms that, too. So each queue is bound
+    first, where it nearly always is bound already, and again every second: the broker says then if the queue is gone.
     """
-    _bind(connection, exchange=names.back(), queue=queue)
+
+    def __init__(self, publisher: Publisher, names: Names) -> None:
+        self._publisher, self._exchange = publisher, names.back()
+        self._bound_at: dict[str, float] = {}
+
+    def put(self, queue: str, message: Message) -> None:
+        """Publish; raise Unroutable if the queue does not exist, Forbidden if the broker user may not write to it."""
+        with self._publisher.producer() as producer:
+            if time.monotonic() - self._bound_at.get(queue, -FRESH_SECONDS) >= FRESH_SECONDS:
+                _bind(producer.connection, exchange=self._exchange, queue=queue)
+                self._bound_at[queue] = time.monotonic()
+            producer.publish_message(message, exchange=self._exchange, routing_key=queue)
 
 
 def put(publisher: Publisher, names: Names, queue: str, message: Message, *, as_found: bool = False) -> None:

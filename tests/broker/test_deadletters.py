@@ -14,13 +14,15 @@ import pytest
 from support import eventually
 
 import celery_dlx_retry
+from celery_dlx_retry.broker import straight
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.moves import replay
 from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.errors import Missing
+from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.errors import Missing, Unroutable
 
 REPLAYING = """
 import os, signal, sys
@@ -264,6 +266,24 @@ def test_a_letter_whose_work_queue_is_gone_stays(bench, kind):
     assert bench.ids(queue) == [0, 1]
 
 
+def test_a_work_queue_that_is_deleted_during_a_replay_keeps_the_rest_as_dead_letters(bench, kind, monkeypatch):
+    """The return exchange would take them for orphans, and the broker would confirm that."""
+    monkeypatch.setattr(straight, "FRESH_SECONDS", 0.0)
+    work = bench.work(kind)
+    queue = bury(bench, work, range(3))
+
+    with closing(
+        replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone)
+    ) as tried:
+        assert next(tried)[1] is None
+        bench.connection.default_channel.queue_delete(work.name)
+        assert [type(problem) for _, problem in tried] == [Unroutable, Unroutable]
+
+    eventually(lambda: bench.depth(queue) == 2)
+    assert bench.ids(queue) == [1, 2]
+    assert bench.depth(bench.names.orphans()) == 0
+
+
 def test_a_letter_that_cannot_be_replayed_does_not_hold_up_the_others(bench):
     work = bench.work("classic")
     queue = bury(bench, work, [1])
@@ -278,12 +298,13 @@ def test_a_letter_that_cannot_be_replayed_does_not_hold_up_the_others(bench):
 
 
 def test_what_dies_again_while_a_replay_runs_waits_for_the_next_one(bench):
+    bench.stand(foundation(bench.names))
     queue = bench.queue("work.dead")
     bench.put(queue, range(3), headers=with_record({}, dead_record(0, queue=queue)))  # it dies as soon as it is there
 
     moved = list(replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone))
 
-    assert len(moved) == 3
+    assert [problem for _, problem in moved] == [None] * 3
     assert bench.depth(queue) == 3
 
 
