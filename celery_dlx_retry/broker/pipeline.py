@@ -69,7 +69,8 @@ class Pipeline:
         self._connection: Connection | None = None
         self._channel: Any = None
         self._descriptor, self._tag = -1, 0
-        self._is_read, self._may_probe = False, True
+        self._is_read, self._is_probed = False, False
+        self._may_probe, self._is_answered = True, False
         self._outbox: deque[_Sent] = deque()
         self._sent: dict[int, _Sent] = {}
         self._settled: deque[_Sent] = deque()
@@ -135,8 +136,9 @@ class Pipeline:
         self._hub.add_reader(self._descriptor, self._on_readable)
         connection.connection.on_blocked = self._on_blocked
         connection.connection.on_unblocked = self._on_unblocked
-        self._is_read = not self._may_probe
-        if self._may_probe:
+        self._is_probed = self._may_probe and not self._is_answered
+        self._is_read, self._is_answered = not self._is_probed, False
+        if self._is_probed:
             self._tag += 1
             try:
                 probe = self._channel.prepare_message(PROBE.encode())
@@ -253,9 +255,6 @@ class Pipeline:
 
     def _on_return(self, _problem: Any, exchange: str, routing_key: str, message: Any) -> None:
         """RabbitMQ returns a message just before it confirms it. AMQP says which by its content alone."""
-        if routing_key == PROBE:
-            self._is_read = True
-            return
         returned = (message.headers or {}).get("id"), exchange, routing_key
         for sent in self._sent.values():
             if (sent.message.headers.get("id"), sent.exchange, sent.routing_key) == returned:
@@ -265,13 +264,18 @@ class Pipeline:
         return [each for each in self._sent if each <= tag] if is_multiple else [tag] if tag in self._sent else []
 
     def _settle(self, tag: int, *, is_multiple: bool) -> None:
+        if self._is_probed:
+            # The probe is the first message on its connection. Its return tells less: it is confirmed without one where
+            # an operator's policy gives the exchange an alternate exchange.
+            self._is_read, self._is_probed = True, False
         self._settled.extend(self._sent.pop(each) for each in self._up_to(tag, is_multiple=is_multiple))
 
     def _fail(self, exc: BaseException) -> None:
         """Nobody knows what became of all that is on its way; the connection may lie from now on."""
         self._drop()
         if isinstance(exc, (AccessRefused, NotFound)) and not self._is_read:
-            self._may_probe = False  # the broker has answered: this user may not write there, or nothing is there
+            # The broker has answered: this user may not write there, or there is no exchange yet.
+            self._is_answered, self._may_probe = True, isinstance(exc, NotFound)
         if isinstance(exc, PreconditionFailed) and (found := _TOO_LONG.search(str(exc))):
             self._longest_body = int(found[1])
         for sent in self._sent.values():

@@ -13,6 +13,7 @@ from kombu.asynchronous.hub import Hub
 from kombu.connection import Connection
 from support import eventually, proxied
 
+from celery_dlx_retry.broker import pipeline
 from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.topology import Names, WorkQueue
@@ -24,11 +25,15 @@ ACK = bytes((0, 60, 0, 80))  # class and method of basic.ack
 class Loop:
     """An event loop, a pipeline in it, and what was told of each message."""
 
-    def __init__(self, url, *, timeout_ms=10_000):
+    def __init__(self, url, *, timeout_ms=10_000, probe_at=""):
         self.hub = Hub()
         self.connections = []
         self.pipeline = Pipeline(
-            lambda: self.connect(url), hub=self.hub, confirm_timeout_ms=timeout_ms, write_timeout_ms=2_000
+            lambda: self.connect(url),
+            hub=self.hub,
+            confirm_timeout_ms=timeout_ms,
+            write_timeout_ms=2_000,
+            probe_at=probe_at,
         )
         self.told = []
 
@@ -258,6 +263,40 @@ def test_what_is_held_under_an_alarm_is_not_sent_later(bench, alarm, loop):
     it.publish(4, queue=queue)
     assert it.hear_of(3)[4] is None
     assert sorted(bench.ids(queue)) == [0, 3, 4]
+
+
+def test_a_probe_that_a_queue_takes_is_answered_too(bench, loop):
+    """As with an operator's policy that gives each exchange an alternate exchange: the broker returns nothing."""
+    channel, exchange, unrouted = bench.connection.default_channel, f"{bench.prefix}.wait", bench.queue("unrouted")
+    channel.exchange_declare(f"{exchange}.alternate", "fanout", durable=True, auto_delete=False)
+    channel.queue_bind(unrouted, f"{exchange}.alternate")
+    arguments = {"alternate-exchange": f"{exchange}.alternate"}
+    channel.exchange_declare(exchange, "direct", durable=True, auto_delete=False, arguments=arguments)
+    queue, it = bench.queue(), loop(probe_at=exchange, timeout_ms=2_000)
+
+    it.publish(1, queue=queue)
+
+    assert it.hear_of(1) == {1: None}
+    channel.exchange_delete(exchange)
+    channel.exchange_delete(f"{exchange}.alternate")
+
+
+def test_a_probe_to_a_missing_exchange_is_an_answer_and_the_next_connection_is_probed(bench, alarm, loop, monkeypatch):
+    monkeypatch.setattr(pipeline, "LONGEST_IDLE_SECONDS", -1.0)  # each message has a new connection
+    exchange = f"{bench.prefix}.wait"
+    queue, it = bench.queue(), loop(probe_at=exchange, timeout_ms=1_000)
+    it.publish(0, queue=queue)
+    assert it.hear_of(1) == {0: None}
+
+    bench.connection.default_channel.exchange_declare(exchange, "direct", durable=True, auto_delete=False)
+    with alarm():
+        it.publish(1, queue=queue)
+        assert it.hear_of(2)[1] is Unconfirmed
+
+    it.publish(2, queue=queue)
+    assert it.hear_of(3)[2] is None
+    assert sorted(bench.ids(queue)) == [0, 2]
+    bench.connection.default_channel.exchange_delete(exchange)
 
 
 def stand_still(seconds):
