@@ -30,6 +30,7 @@ from celery_dlx_retry.core.units import is_count
 from celery_dlx_retry.core.unreadable import UNREADABLE
 
 _RECORD = "dlx-dead-"
+_DEATHS = "x-death"
 _ERROR_BYTES = 2_000
 _LEAST_ERROR_BYTES = 100
 _TRACEBACK_BYTES = 30_000
@@ -62,6 +63,9 @@ class DeadRecord:
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
     """The headers of a dead letter: those of the message, and the record, cut so that all of it fits one frame."""
     letter = without_record(without_broker_headers(headers))
+    if _is_death_unreadable(letter):
+        # It belongs to the way that the message came, as x-death does; the record is ours from here on.
+        letter[UNREADABLE] = {name: raw for name, raw in letter[UNREADABLE].items() if name != _DEATHS}
     for name, value in asdict(record).items():
         if name in _NUMBERS:
             letter[_key(name)] = value
@@ -86,7 +90,8 @@ def original_of(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
     The worker takes the header off whatever it buries. What the broker dead-lettered is as its sender wrote it.
     """
     original = headers.get(ORIGINAL)
-    return original if isinstance(original, Mapping) and _last_death(headers) is None else None
+    is_senders = last_death(headers) is not None or _is_death_unreadable(headers)
+    return original if isinstance(original, Mapping) and not is_senders else None
 
 
 def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
@@ -97,6 +102,8 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
     """
     if (told := _broker_record(headers)) is not None:
         return told
+    if _is_death_unreadable(headers):
+        return None
     found = {field.name: headers[_key(field.name)] for field in fields(DeadRecord) if _key(field.name) in headers}
     if found.keys() >= {"reason", "queue"}:  # the least that there is room for
         found = {**_facts(headers, queue=found["queue"]), **found}
@@ -123,14 +130,20 @@ def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "retries": 0, REPLAYS: bounded_count(replays_of(headers) + 1)}
 
 
-def _last_death(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def last_death(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return what the broker wrote when it last dead-lettered this message."""
-    deaths = headers.get("x-death")
+    deaths = headers.get(_DEATHS)
     return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], Mapping) else None
 
 
+def _is_death_unreadable(headers: Mapping[str, Any]) -> bool:
+    """Whether the broker may have dead-lettered it: RabbitMQ 3 writes its death beside what a sender put there."""
+    unreadable = headers.get(UNREADABLE)
+    return isinstance(unreadable, Mapping) and _DEATHS in unreadable
+
+
 def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
-    death = _last_death(headers)
+    death = last_death(headers)
     if death is None:
         return None
     queue = str(death.get("queue", ""))

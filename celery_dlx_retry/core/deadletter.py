@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.core.dead_record import DeadRecord, record_of
+from celery_dlx_retry.core.dead_record import DeadRecord, last_death, record_of
 from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
 from celery_dlx_retry.core.headers import Failure, history_of, replays_of
 from celery_dlx_retry.core.message import Message
 from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.topology import is_orphans_way, waited_for
 from celery_dlx_retry.core.unreadable import unreadable_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,12 @@ def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> D
 
 def _orphan_of(headers: Mapping[str, Any]) -> str:
     """The work queue of an orphan that was exported and imported: the broker's own header still tells."""
-    deaths = headers.get("x-death")
-    if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], Mapping):
+    death = last_death(headers)
+    if death is None:
         return ""
-    keys = deaths[0].get("routing-keys")
+    keys = death.get("routing-keys")
     key = str(keys[0]) if isinstance(keys, list) and keys else ""
-    return waited_for(str(deaths[0].get("queue", "")), key)
+    return waited_for(str(death.get("queue", "")), key)
 
 
 def _foreign(headers: Mapping[str, Any]) -> DeadRecord:

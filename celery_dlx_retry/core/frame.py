@@ -39,7 +39,7 @@ _LAST = ("dlx-dead-queue", "dlx-dead-reason")
 def room_beside(properties: Mapping[str, Any]) -> int:
     """How many bytes of headers fit beside these properties; never more."""
     texts = (value for value in properties.values() if isinstance(value, str))
-    return FRAME_BYTES - _OVERHEAD_BYTES - sum(1 + len(text.encode("utf-8", "replace")) for text in texts)
+    return FRAME_BYTES - _OVERHEAD_BYTES - sum(1 + len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 
 def has_room(headers: Mapping[str, Any], *, room: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import closing
 
 import pytest
@@ -10,6 +11,7 @@ from support import UNDECODABLE, RawProperties, eventually, raw_nest, raw_proper
 from celery_dlx_retry.broker.deadletters import browse
 from celery_dlx_retry.broker.look import looking
 from celery_dlx_retry.broker.moves import discard, replay
+from celery_dlx_retry.core.dead_record import original_of
 from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.core.unreadable import UNREADABLE, unreadable_of
 
@@ -75,6 +77,27 @@ def test_a_replay_sends_it_without_what_cannot_be_read(bench, kind):
     found = bench.take(work)
     assert [message.headers["id"] for message in found] == sent
     assert not any({"x", UNREADABLE} & set(message.headers) for message in found)
+
+
+def test_a_death_that_its_sender_made_unreadable_does_not_make_a_forged_record_true(bench, kind):
+    """RabbitMQ 3 writes its own entry before those of the sender, and all of the header cannot be read then."""
+    dead = bench.queue("dead", kind)
+    work = bench.queue("work", x_dead_letter_exchange="", x_dead_letter_routing_key=dead, x_message_ttl=0)
+    with bench.connect() as connection:
+        forged = {"dlx-dead-reason": "failed", "dlx-dead-queue": "victim", "dlx-dead-task-id": "7"}
+        headers = {name: raw_text(value) for name, value in forged.items()}
+        original = b"\4body" + raw_text("forged")
+        headers["dlx-original"] = b"F" + struct.pack(">I", len(original)) + original
+        entry = raw_nest(300)
+        headers["x-death"] = b"A" + struct.pack(">I", len(entry)) + entry
+        sent = raw_properties({"id": raw_text("7"), **headers})
+        connection.default_channel.basic_publish(RawProperties(b"[]", sent), routing_key=work)
+    eventually(lambda: bench.depth(dead) == 1)
+
+    (letter,) = browse(bench.connection, dead)
+
+    assert letter.record.queue in {"", work}
+    assert original_of(letter.message.headers) is None
 
 
 def test_a_routing_key_that_is_not_utf8_blocks_no_queue(bench, kind):

@@ -13,8 +13,9 @@ from amqp.serialization import decode_properties_basic
 from support import CORRELATION_ID, UNDECODABLE, raw_nest, raw_properties, raw_text
 
 from celery_dlx_retry.broker.inbound import MOST_LEVELS, mended, with_readable_address
-from celery_dlx_retry.core.dead_record import for_replay
+from celery_dlx_retry.core.dead_record import DeadRecord, for_replay, record_of, with_record
 from celery_dlx_retry.core.frame import size_of
+from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.core.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.errors import Unpublishable
 
@@ -138,3 +139,22 @@ def test_an_ordinary_message_costs_microseconds():
     seconds = min(timeit.repeat(lambda: guarded((2, 1, payload)), number=1000, repeat=5))
 
     assert seconds / 1000 < 20e-6  # a fiftieth of a retry, on a slow machine
+
+
+def test_a_record_that_we_write_is_believed_although_an_earlier_death_cannot_be_read():
+    record = DeadRecord(
+        reason=Reason.INVALID,
+        task="shop.charge",
+        task_id="7",
+        queue="work",
+        family="work",
+        worker="w",
+        attempts=1,
+        died_at_ms=1,
+    )
+
+    headers = with_record({UNREADABLE: {"x-death": b"y", "z": b"y"}}, record)
+
+    assert record_of(headers) == record
+    assert headers[UNREADABLE] == {"z": b"y"}
+    assert record_of({**headers, UNREADABLE: {"x-death": b"y"}}) is None
