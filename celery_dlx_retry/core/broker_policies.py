@@ -1,4 +1,4 @@
-"""Which of the broker's policies applies to a queue, and what it sets. Not to be confused with our retry policies."""
+"""Which of the broker's policies applies to a queue or an exchange, and what it sets. Our retry policies are others."""
 
 from __future__ import annotations
 
@@ -25,24 +25,32 @@ class BrokerPolicies:
 
     def of(self, queue: str, kind: QueueType) -> Mapping[str, Any]:
         """The one that applies: RabbitMQ takes one, of the highest priority; empty if none matches."""
-        return _applying(self.user, queue, kind)
+        return _applying(self.user, queue, _places(kind))
 
     def definition(self, queue: str, kind: QueueType) -> dict[str, Any]:
         """What it and the operator's policy set; of two numbers the smaller."""
         ours = self.of(queue, kind).get("definition", {})
-        theirs = _applying(self.operator, queue, kind).get("definition", {})
+        theirs = _applying(self.operator, queue, _places(kind)).get("definition", {})
         both = {key for key in ours if isinstance(ours[key], int) and isinstance(theirs.get(key), int)}
         return {**theirs, **ours, **{key: min(ours[key], theirs[key]) for key in both}}
 
+    def alternate_exchange(self, exchange: str) -> str:
+        """Return the alternate exchange that a policy gives this one; empty if none does."""
+        definition = _applying(self.user, exchange, {"all", "exchanges"}).get("definition", {})
+        return str(definition.get("alternate-exchange", ""))
 
-def _applying(policies: Iterable[Mapping[str, Any]], queue: str, kind: QueueType) -> Mapping[str, Any]:
-    places = {"all", "queues", f"{kind}_queues"}
-    matching = [it for it in policies if it.get("apply-to") in places and _matches(it.get("pattern", ""), queue)]
+
+def _places(kind: QueueType) -> set[str]:
+    return {"all", "queues", f"{kind}_queues"}
+
+
+def _applying(policies: Iterable[Mapping[str, Any]], name: str, places: set[str]) -> Mapping[str, Any]:
+    matching = [it for it in policies if it.get("apply-to") in places and _matches(it.get("pattern", ""), name)]
     return max(matching, key=lambda it: it.get("priority", 0), default={})
 
 
-def _matches(pattern: str, queue: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     try:
-        return re.search(pattern, queue) is not None
+        return re.search(pattern, name) is not None
     except re.error:  # Perl knows some that Python does not
         return False

@@ -21,6 +21,7 @@ _HARM = {
     "max-length-bytes": "beyond {value} bytes it drops or refuses some",
     "delivery-limit": "a message is thrown out when it was looked at {value} times",
 }
+_OTHER_PATTERN = "Change the policy's pattern so that it does not match this name."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def unbound(topology: Topology, found: Collection[BindingSpec]) -> Iterator[Drif
 
 
 def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
-    """Our queues on which a policy or operator policy sets what takes messages away."""
+    """Our queues and exchanges on which a policy or operator policy sets what takes messages away."""
     for queue in topology.queues:
         definition = policies.definition(queue.name, "quorum" if queue.is_quorum else "classic")
         for key, value in sorted(definition.items()):
@@ -60,8 +61,21 @@ def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
                     object="queue",
                     name=queue.name,
                     fact=f"A policy gives the queue {queue.name!r} {key}={value}: {_HARM[key].format(value=value)}.",
-                    cure="Change the policy's pattern so that it does not match this name.",
+                    cure=_OTHER_PATTERN,
                 )
+    for exchange in topology.exchanges:
+        # RabbitMQ prefers an exchange's own to that of a policy.
+        if "alternate-exchange" not in dict(exchange.arguments) and (
+            other := policies.alternate_exchange(exchange.name)
+        ):
+            yield Drift(
+                kind="policy",
+                object="exchange",
+                name=exchange.name,
+                fact=f"A policy gives the exchange {exchange.name!r} alternate-exchange={other}: "
+                "a task for which there is no queue yet goes there, and the broker confirms it.",
+                cure=_OTHER_PATTERN,
+            )
 
 
 def _wins(queue: QueueSpec, key: str, value: Any) -> bool:

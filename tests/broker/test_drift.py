@@ -88,6 +88,25 @@ def test_a_policy_that_shortens_the_wait_shows_over_http(bench, api, management)
     assert kinds(found) == [("policy", bench.names.lane(WorkQueue(name=work), 60_000))]
 
 
+def test_a_policy_that_takes_the_retries_of_a_missing_lane_shows_over_http(bench, api, management):
+    topology = everything(bench, bench.queue("work"))
+    bench.stand(topology)
+    unrouted = bench.queue("unrouted")
+    bench.connection.default_channel.queue_bind(unrouted, "amq.fanout")
+    path = f"/policies/{management._vhost}/{bench.prefix}"
+    pattern = f"^{bench.prefix}[.]v2[.]wait$"
+    management.call("PUT", path, {"pattern": pattern, "definition": {"alternate-exchange": "amq.fanout"}})
+    try:
+        found = eventually(lambda: list(find(bench.connection, topology, api)))
+        with bench.publisher().producer() as producer:
+            producer.publish("", exchange=bench.names.lanes(), routing_key="missing", headers={"id": 7})
+    finally:
+        management.call("DELETE", path)
+
+    assert [(drift.kind, drift.object, drift.name) for drift in found] == [("policy", "exchange", bench.names.lanes())]
+    assert bench.ids(unrouted) == [7]  # confirmed, and no retry
+
+
 def test_who_may_not_configure_learns_what_could_not_be_checked(bench, limited_url):
     topology = everything(bench, bench.queue("work"))
     bench.stand(topology)

@@ -11,7 +11,7 @@ from celery_dlx_retry.core.attach import dead_letter_policy
 from celery_dlx_retry.core.broker_policies import BrokerPolicies
 from celery_dlx_retry.core.drift import overridden, unbound
 from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, lane
+from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, foundation, lane
 
 NAMES = Names(kind="classic")
 ORDERS = WorkQueue(name="orders")
@@ -72,6 +72,19 @@ def test_a_policy_is_drift_if_it_takes_messages_away(definition, harms):
 
     assert [drift.kind for drift in found] == ["policy"] * len(harms)
     assert all(f"{harm}=" in drift.fact for harm, drift in zip(harms, found, strict=True))
+
+
+@pytest.mark.parametrize(("places", "is_drift"), [("all", True), ("exchanges", True), ("queues", False)])
+def test_a_policy_with_an_alternate_exchange_is_drift(places, is_drift):
+    """A retry whose lane is missing would be confirmed in a queue of somebody else's."""
+    names = Names(kind="quorum")
+    policies = BrokerPolicies(user=(broker_policy(".*", {"alternate-exchange": "unrouted"}, places=places),))
+
+    found = list(overridden(foundation(names), policies))
+
+    # The return exchange has its own, which RabbitMQ prefers.
+    wanted = {names.lanes(), names.dead(), names.orphans()} if is_drift else set()
+    assert {(drift.kind, drift.object, drift.name) for drift in found} == {("policy", "exchange", it) for it in wanted}
 
 
 def broker_policy(pattern, definition, *, priority=0, places="queues"):
