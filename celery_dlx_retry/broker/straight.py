@@ -8,8 +8,11 @@ the queue (test_an_operator_reaches_only_queues_that_it_may_write).
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+
+from amqp.exceptions import ResourceLocked
 
 from celery_dlx_retry.broker.declare import bind
 from celery_dlx_retry.core.topology import BindingSpec, Topology
@@ -42,7 +45,8 @@ class WayBack:
         """Publish; raise Unroutable if the queue does not exist, Forbidden if the broker user may not write to it."""
         with self._publisher.producer() as producer:
             if time.monotonic() - self._bound_at.get(queue, -FRESH_SECONDS) >= FRESH_SECONDS:
-                _bind(producer.connection, exchange=self._exchange, queue=queue)
+                with suppress(ResourceLocked):  # exclusive: only the worker that consumes it can bind it, and does
+                    _bind(producer.connection, exchange=self._exchange, queue=queue)
                 self._bound_at[queue] = time.monotonic()
             producer.publish_message(message, exchange=self._exchange, routing_key=queue)
 

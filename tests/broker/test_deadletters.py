@@ -16,12 +16,13 @@ from support import eventually
 import celery_dlx_retry
 from celery_dlx_retry.broker import straight
 from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.moves import replay
 from celery_dlx_retry.broker.reader import PAGE
 from celery_dlx_retry.core.dead_record import DeadRecord, with_record
 from celery_dlx_retry.core.headers import Failure, with_failure
 from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.core.topology import WorkQueue, around, foundation
 from celery_dlx_retry.errors import Missing, Unroutable
 
 REPLAYING = """
@@ -282,6 +283,21 @@ def test_a_work_queue_that_is_deleted_during_a_replay_keeps_the_rest_as_dead_let
     eventually(lambda: bench.depth(queue) == 2)
     assert bench.ids(queue) == [1, 2]
     assert bench.depth(bench.names.orphans()) == 0
+
+
+def test_a_letter_goes_back_to_an_exclusive_queue_that_its_worker_has_bound(bench):
+    """Nobody but the worker's own connection may bind it."""
+    work = WorkQueue(name=f"{bench.prefix}.mine")
+    connection = bench.connect()
+    channel = connection.default_channel
+    channel.queue_declare(work.name, exclusive=True, auto_delete=False)
+    declare(connection, foundation(bench.names) | around(bench.names, work))
+    queue = bury(bench, work, range(2))
+
+    moved = list(replay(bench.connection, queue, names=bench.names, publisher=bench.publisher(), wanted=everyone))
+
+    assert [problem for _, problem in moved] == [None, None]
+    assert [channel.basic_get(work.name).headers["id"] for _ in range(2)] == ["0", "1"]
 
 
 def test_a_letter_that_cannot_be_replayed_does_not_hold_up_the_others(bench):
