@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.core.frame import carried, check_properties, size_of
+from celery_dlx_retry.core.frame import carried, check_properties, room_beside, size_of
 from celery_dlx_retry.errors import Unpublishable
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -96,3 +96,7 @@ def test_a_sentence_about_a_header_shows_no_value_of_it():
         size_of({"token": {"secret"}})
 
     assert str(caught.value) == "The message cannot be published: the header 'token' is a set, which AMQP cannot carry."
+
+
+def test_a_lone_surrogate_in_a_property_takes_the_three_bytes_that_py_amqp_writes():
+    assert room_beside({"reply_to": "\ud800"}) == room_beside({"reply_to": "abc"})
