@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
+from amqp.exceptions import AccessRefused, InternalError, NotFound, PreconditionFailed
 
 from celery_dlx_retry.broker.inbound import guard
 from celery_dlx_retry.broker.reader import give_back
@@ -142,7 +142,8 @@ def require_answers(connection: Connection, names: list[str]) -> None:
 def _require_answer(channel: Any, name: str) -> None:
     try:
         message = channel.basic_get(name)
-    except TimeoutError as exc:
+    except (TimeoutError, InternalError) as exc:
+        # An internal error: it was deleted and declared again in one moment, and has a name but no process.
         raise NoAnswer(name=name, seconds=ANSWER_SECONDS) from exc
     if message is not None:
         give_back(channel, [message.delivery_tag])

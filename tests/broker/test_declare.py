@@ -8,7 +8,7 @@ import pytest
 from support import eventually, silenced
 
 from celery_dlx_retry.broker import declare as declare_module
-from celery_dlx_retry.broker.declare import check, declare
+from celery_dlx_retry.broker.declare import check, declare, require_answers
 from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, QueueSpec, Topology, WorkQueue, around, foundation
 from celery_dlx_retry.core.topology import lane as lane_topology
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
@@ -234,3 +234,18 @@ def test_what_stands_is_not_waited_for(bench, monkeypatch, kind):
 def permit(management, url, **permissions):
     user = url.split("//")[1].split(":")[0]
     management.call("PUT", f"/permissions/{management._vhost}/{user}", permissions)
+
+
+def test_a_quorum_queue_that_has_a_name_and_no_process_does_not_answer(bench, broker):
+    """RabbitMQ leaves one when a queue is deleted and declared again in the same moment."""
+    queue = bench.queue("zombie", "quorum")
+    server = (
+        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
+        "ra:force_delete_server(quorum_queues, amqqueue:get_pid(Q))."
+    )
+    broker.ctl("eval", server)
+
+    with pytest.raises(NoAnswer) as caught:
+        require_answers(bench.connection, [queue])
+
+    assert caught.value.name == queue
