@@ -105,11 +105,12 @@ def check_message(message: Message) -> None:
     check_properties({**properties, "content_encoding": message.content_encoding})
     if message.properties.get("reply_to") == _FAST_REPLY:
         raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's own name for a consumer of the sender")
+    headers = dict(message.headers)
+    size, room = size_of(headers), room_beside(properties)
+    if size > room:
+        raise Unpublishable(what="the table of headers", problem=f"has {size} bytes; {room} fit a frame")
     try:
-        size, room = size_of(dict(message.headers)), room_beside(properties)
-        if size > room:
-            raise Unpublishable(what="the table of headers", problem=f"has {size} bytes; {room} fit a frame")
-        loads("F", dumps("F", [dict(message.headers)]), 0)
+        loads("F", dumps("F", [headers]), 0)
     except (AMQPError, ArithmeticError, OSError, RecursionError, TypeError, ValueError, struct.error) as exc:
         raise Unpublishable(what="a header", problem=f"cannot be encoded ({type(exc).__name__})") from exc
 

@@ -61,7 +61,7 @@ def from_line(line: str | bytes, *, number: int) -> tuple[str, Message]:
         ("body", body, bytes),
     ):
         if not isinstance(value, wanted):
-            raise NoExport(line=number, problem=f"its {name} cannot be a {type(value).__name__}")
+            raise NoExport(line=number, problem=f"its {name} has the wrong type {type(value).__name__}")
     message = Message(body=body, content_type=kind, content_encoding=encoding, headers=headers, properties=properties)
     return queue, message
 

@@ -144,6 +144,23 @@ def test_a_line_that_cannot_be_imported_is_named_and_nothing_is_imported(shared_
     assert shared_desk.project.depth(place["dead"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("hostile", "problem"),
+    [
+        ({"headers": {"amount": 2**70}}, "the header 'amount' "),
+        ({"headers": {"note": "x" * 140_000}}, "the table of headers has 140"),
+    ],
+    ids=shown,
+)
+def test_the_header_that_cannot_be_imported_is_named(shared_desk, place, tmp_path, hostile, problem):
+    file = tmp_path / "letters"
+    file.write_bytes(line(place, hostile))
+
+    refused = shared_desk.dlx("import", str(file), "--yes", code=1)
+
+    assert f"Line 1 is no exported dead letter: {problem}" in refused.stderr
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300) | st.sampled_from(HEADERS[:-7]),
     lambda inner: (
@@ -253,7 +270,7 @@ def test_what_was_edited_in_the_file_or_in_the_queue_is_not_already_there_and_co
     once_more = desk.json("import", str(file), "--yes", "--again")
 
     assert first == [{"imported": 1, "already_there": 1, "edited": 2}]
-    assert told.stdout == "0 imported, 2 already there, 2 lie there edited (--again imports these beside)\n"
+    assert told.stdout == "0 imported, 2 already there, 2 there in an edited version (--again imports them, too)\n"
     assert again == [{"imported": 2, "already_there": 2, "edited": 0}]
     assert once_more == [{"imported": 0, "already_there": 4, "edited": 0}]
     desk.lying(6)

@@ -76,7 +76,7 @@ def export_dead(ctx: click.Context, selection: Selection, output: str, *, as_jso
 @click.option(
     "--skip", type=click.IntRange(min=0, max=MOST), default=0, help="Without the first lines, which are imported."
 )
-@click.option("--again", is_flag=True, help="Also letters of which another version lies there, edited since.")
+@click.option("--again", is_flag=True, help="Also import letters of which an edited version is there.")
 @management_option
 @yes_option
 @json_option
@@ -134,7 +134,9 @@ def import_dead(  # noqa: PLR0913 - one per option
         json_line(facts)
     else:
         there = f", {counts['there']} already there" if counts["there"] else ""
-        edited = f", {counts['edited']} lie there edited (--again imports these beside)" if counts["edited"] else ""
+        edited = (
+            f", {counts['edited']} there in an edited version (--again imports them, too)" if counts["edited"] else ""
+        )
         click.echo(f"{counts['imported']} imported{there}{edited}")
     if counts["edited"]:
         ctx.exit(1)
