@@ -96,7 +96,7 @@ class QuietGroup(click.Group):
             # What is still in a buffer shall not fail once more when the process ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if ctx.meta.get(_CHANGED):
-                echo("Stopped: nobody reads the output any more.", err=True)
+                echo("Stopped: the output was closed.", err=True)
             ctx.exit(1 if ctx.meta.get(_CHANGED) else 0)
 
 

@@ -137,12 +137,14 @@ def test_a_letter_that_names_a_queue_of_others_stays_until_the_operator_names_it
     desk.bury("honest")
     desk.lying(2)
 
+    both = desk.dlx("replay", "--all", code=1, answer="n\n")
     planned = desk.json("replay", "--all", "--dry-run", code=1)
     replayed = desk.json("replay", "--all", "--yes", code=1)
     asked = desk.dlx("replay", "liar", "--to-queue", victim, code=1, answer="n\n")
     desk.lying(1)
     desk.dlx("replay", "liar", "--to-queue", victim, "--yes")
 
+    assert "(and keep 1 whose work queue is not known)?" in both.stderr
     assert {row["task_id"]: row["event"] for row in planned[:-1]} == {"liar": "would keep", "honest": "would replay"}
     assert (planned[-1]["would_replay"], planned[-1]["would_keep"]) == (1, 1)
     (kept,) = (row for row in replayed if row["event"] == "kept")

@@ -32,7 +32,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(desk):
     assert planned.stderr.splitlines() == [
         "In a chord: 1. One that has counted a failure does not take it back.",
         "With error links: 1. They are called again after another failure.",
-        "With a result: 1. What is stored stays until the task ends again, and then says how.",
+        "With a result: 1. The stored result stays until the task ends again and stores a new one.",
     ]
     assert "audit" not in planned.stderr
     assert missed.stdout.splitlines()[-1] == "1 would be replayed"
@@ -182,7 +182,7 @@ def test_a_replay_whose_output_nobody_reads_stops_says_so_and_loses_nothing(desk
 
     assert process.returncode == 1
     assert told[0].startswith("audit dead replay by=")
-    assert told[1:] == ["Stopped: nobody reads the output any more."]
+    assert told[1:] == ["Stopped: the output was closed."]
     there = taken(desk, "classic")
     desk.lying(150 - len(there))
     assert not set(there) & set(desk.dead_ids("classic"))
@@ -270,6 +270,31 @@ def test_letters_without_a_task_id_are_no_canaries(desk):
     assert "Stopped: none of them has a task id" in only.stderr
     assert taken(desk, "classic") == ["a"]
     desk.lying(3)
+
+
+def test_a_canary_is_one_letter_also_if_many_have_its_task_id(desk):
+    for number in range(5):
+        desk.bury("a", args=[number])
+    desk.lying(5)
+
+    desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "0", "--yes", code=1)
+
+    assert taken(desk, "classic") == ["a"]
+    desk.lying(4)
+
+
+def test_the_rest_stays_dead_if_no_canary_can_be_replayed(desk):
+    gone = f"{desk.project.prefix}.gone"
+    queues = {**desk.project.conf["task_queues"], gone: {"exchange": gone, "routing_key": gone}}
+    app = Celery("canary", config_source={**desk.project.conf, "task_queues": queues}, set_as_current=False)
+    desk.bury("a", queue=gone)
+    desk.bury("b")
+    desk.lying(2)
+
+    stopped = desk.dlx("replay", "--all", "--canary", "1", "--canary-wait", "0", "--yes", app=app, code=1)
+
+    assert "Stopped: no canary could be replayed. The rest was not moved" in stopped.stderr
+    desk.lying(2)
 
 
 @pytest.mark.parametrize("words", [["--stop-on-fail", "2%"], ["--canary-wait", "5"], ["--silence-is-success"]])

@@ -38,7 +38,7 @@ _EFFECTS = {
     "chain": "In a chain: {}. It goes on after a success.",
     "unknown": "Not readable here: {}. Whether there are links, a chain or a chord is not known.",
     "unreadable": "With headers that cannot be read: {}. They are sent without these headers.",
-    "result": "With a result: {}. What is stored stays until the task ends again, and then says how.",
+    "result": "With a result: {}. The stored result stays until the task ends again and stores a new one.",
 }
 
 
@@ -56,7 +56,8 @@ class ReplayRun:
         self._links: Counter[str] = Counter()
         #: What this run has moved, in few bytes each: if it dies again meanwhile, it is not for this run.
         self._done: set[int] = set()
-        self._only: frozenset[str] | None = None
+        #: The task ids of canaries that have not been moved yet; None: no canaries.
+        self._only: set[str] | None = None
         #: Those that somebody has agreed to; None: all that are meant.
         self.confirmed: KnownLetters | None = None
 
@@ -67,8 +68,8 @@ class ReplayRun:
         *,
         only: frozenset[str] | None = None,
     ) -> None:
-        """Move all that are meant, or ``only`` these of them."""
-        self._only = only
+        """Move all that are meant, or ``only`` one of each of these task ids: a sender can give many tasks one id."""
+        self._only = None if only is None else set(only)
         before = frozenset(self._done)
         while not self._is_done_after_a_pass(connection, step, before):
             before = frozenset(self._done)
@@ -155,6 +156,8 @@ class ReplayRun:
 
     def _count(self, letter: DeadMessage, problem: DLXError | None) -> None:
         self._done.add(_mark(letter, letter.replays + (problem is None)))
+        if self._only is not None:
+            self._only.discard(letter.record.task_id)
         self.note(letter)
         if problem is None:
             self.replayed += 1

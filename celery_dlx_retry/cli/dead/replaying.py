@@ -17,7 +17,7 @@ from celery_dlx_retry.cli.dead.replay_run import ReplayRun
 from celery_dlx_retry.cli.dead.selection import amount, described, selects
 from celery_dlx_retry.cli.dead.states import states_of
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
-from celery_dlx_retry.cli.output import json_option, printable, progress, yes_option
+from celery_dlx_retry.cli.output import confirm, echo, json_option, progress, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.cli.target import connection_of
 from celery_dlx_retry.core.amounts import Pace, rate_per_second, share
@@ -95,7 +95,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
             run.forget()
             run.confirmed = confirmed
             if plan.found:
-                click.confirm(printable(f"Replay {described(plan.found)}{plan.to}?"), abort=True, err=True)
+                confirm(plan.question)
         selection.queues(connection)  # as long as there are none, nothing was done that an audit could tell
         changes_something()
         try:
@@ -160,12 +160,12 @@ class _Judge:
             return "none of them has a task id and a known work queue, so none can be a canary. Nothing was moved"
         if len(canaries.mute) > self._most_failed * len(canaries.ids) and not self._silence:
             return (
-                f"{len(canaries.mute)} of {len(canaries.ids)} canaries store no result (ignore_result), so that nobody "
-                "could see them succeed. Nothing was moved; say --silence-is-success to take their silence for it"
+                f"{len(canaries.mute)} of {len(canaries.ids)} canaries store no result (ignore_result), so their "
+                "success cannot be seen. Nothing was moved; say --silence-is-success to take their silence for it"
             )
         run.go(connection, only=canaries.ids)
         if not run.replayed:
-            return ""
+            return "no canary could be replayed. The rest was not moved" if count else ""
         outcomes = canaries.wait(connection, seconds=self._wait)
         good = outcomes[SUCCEEDED] + (outcomes[UNKNOWN] if self._silence else 0)
         bad = outcomes.total() - good
@@ -197,9 +197,11 @@ class _Plan:
     strangers: set[str] = field(default_factory=set)
 
     @property
-    def to(self) -> str:
-        """Name in the question the queues that the app does not know."""
-        return f" to {', '.join(sorted(self.strangers))}, which this app does not know" if self.strangers else ""
+    def question(self) -> str:
+        """Ask, and name the queues that the app does not know."""
+        to = f" to {', '.join(sorted(self.strangers))}, which this app does not know" if self.strangers else ""
+        kept = f" (and keep {self.kept} whose work queue is not known)" if self.kept else ""
+        return f"Replay {described(self.found)}{to}{kept}?"
 
 
 def _plan(
@@ -236,6 +238,6 @@ def _tell(run: ReplayRun, stopped: str, *, not_found: list[str]) -> None:
     facts = {"replayed": run.replayed, "kept": run.kept, "not_found": not_found, "stopped": stopped}
     run.tell({"event": "summary", **facts}, f"{run.replayed} replayed" + (f", {run.kept} kept" if run.kept else ""))
     if stopped:
-        click.echo(printable(f"Stopped: {stopped}. The rest is still dead."), err=True)
+        echo(f"Stopped: {stopped}. The rest is still dead.", err=True)
     for line in run.effects():
         click.echo(line, err=True)
