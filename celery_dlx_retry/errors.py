@@ -163,8 +163,8 @@ class BadBrokerURL(ConfigurationError):
     """``which``: never a part of the URL, because any part may be the password."""
 
     sentence = (
-        "{which} is no amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password and in a virtual host write %2F for /, "
-        "%3F for ?, %23 for #, %40 for @, %3B for ;, %5B for [ and %5D for ]."
+        "{which} cannot be read. Write amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password and in a virtual host write "
+        "%2F for /, %3F for ?, %23 for #, %40 for @, %3B for ;, %5B for [ and %5D for ]."
     )
 
 
@@ -201,8 +201,8 @@ class Forbidden(TopologyError):
 
     sentence = (
         "The broker user may not {permission} the {kind} {name!r}. "
-        "Grant it that permission, or have someone else declare it and set dlx_declare = False. "
-        "`celery dlx permissions` prints all that it needs."
+        "Grant it that permission: `celery dlx permissions` prints what each role needs. "
+        "If it may not declare, have someone else declare, and set dlx_declare = False."
     )
 
 
@@ -364,7 +364,7 @@ class BadManagementURL(DLXError):
     """It has no facts: any part of the URL may be the password."""
 
     sentence = (
-        "The URL of the management API is no http://USER:PASSWORD@HOST:PORT or https://… URL. "
+        "The URL of the management API cannot be read. Write http://USER:PASSWORD@HOST:PORT or https://… instead. "
         "In a password write %2F for /, %3F for ?, %23 for #, %40 for @, %5B for [ and %5D for ]."
     )
 

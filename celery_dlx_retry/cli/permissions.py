@@ -26,14 +26,14 @@ _WHO = {
     "worker": "a worker",
     "worker-that-checks": "a worker with dlx_declare = False",
     "sender": "a process that only sends, with dlx_declare = False",
-    "viewer": "counts only: celery dlx status, watch; needs the tag monitoring",
-    "reader": "looks into letters and lanes, and could empty them: celery dlx dead list, show, export, waiting list",
-    "operator": "repairs: also celery dlx dead replay, edit, purge, import, waiting run, cancel",
-    "declarer": "celery dlx declare, check, prune, for those who may not declare themselves",
+    "viewer": "sees counts: celery dlx status, watch; needs the tag monitoring",
+    "reader": "also reads letters and lanes, and could empty them: celery dlx dead list, show, export, waiting list",
+    "operator": "also changes them: celery dlx dead replay, edit, purge, import, waiting run, cancel",
+    "declarer": "makes and deletes queues for roles that may not: celery dlx declare, check, prune",
 }
 _EVERY_QUEUE = (
-    "#   With amq.default, which Celery sends by, this user can send to every queue of the virtual host. "
-    "docs/brokers.md says how to do without."
+    "#   Celery sends tasks to amq.default, so this user can send to every queue of the virtual host. "
+    "docs/brokers.md says how to avoid it."
 )
 
 

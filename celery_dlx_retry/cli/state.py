@@ -46,7 +46,7 @@ def status(
         echo(_summary(found))
     looked_into = [state.queue for state in found if state.role == "wait" and state.consumers]
     if looked_into:
-        note(f"somebody looks into {', '.join(looked_into)}: what is held meanwhile is not counted.")
+        note(f"another command reads {', '.join(looked_into)}. Tasks that it holds are not counted.")
     if not target.management:
         unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
         note(f"unacked messages and rates are not known{unknown}. {target.no_management}")

@@ -104,7 +104,8 @@ def check(
         note(f"bindings and policies are not checked. {target.no_management}")
     if not as_json:
         unchecked = f" {len(found) - len(differences)} not checked." if len(found) > len(differences) else ""
-        echo((f"{counted(len(differences), 'difference')}." if differences else "All of it stands.") + unchecked)
+        sound = "No differences found." if unchecked else "All of it stands."
+        echo((f"{counted(len(differences), 'difference')}." if differences else sound) + unchecked)
     if differences:
         ctx.exit(1)
 

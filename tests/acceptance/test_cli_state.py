@@ -118,7 +118,7 @@ def test_a_lane_that_somebody_looks_into_is_told_and_the_others_are_shown(projec
         moved = dlx("waiting", "run", waiting[0].id, code=1)
 
     assert f"\nwait\t{lane}\t0\t" in status
-    assert f"somebody looks into {lane}: what is held meanwhile is not counted." in status
+    assert f"another command reads {lane}. Tasks that it holds are not counted." in status
     assert "waiting, 0 shown\n" in listed
     for told in (listed, moved):
         assert "somebody else does; try again in a moment" in told if kind == "quorum" else "Somebody looks" in told
@@ -341,7 +341,7 @@ def test_of_an_api_url_that_is_not_sound_nothing_is_shown(broker, url):
     done = invoke("-b", broker.url, "dlx", "status", "--management-url", url)
 
     assert done.exit_code == 1
-    assert "Error: The URL of the management API is no http://" in done.output
+    assert "Error: The URL of the management API cannot be read. Write http://" in done.output
     assert "heim" not in done.output
     assert "shop" not in done.output
 
@@ -352,5 +352,5 @@ def test_of_a_broker_url_that_is_not_sound_nothing_is_shown(url, words):
     done = invoke("-b", url, "dlx", *words.split())
 
     assert done.exit_code == 2
-    assert "Error: The broker's URL is no amqp://USER" in done.output
+    assert "Error: The broker's URL cannot be read. Write amqp://USER" in done.output
     assert "heim" not in done.output

@@ -60,7 +60,7 @@ def test_a_url_of_the_environment_is_not_shown_either(setting, url):
     done = invoke("dlx", "status", **{setting: url})
 
     assert "QX" not in done.output
-    assert "is no amqp://USER:PASSWORD@HOST:PORT/VHOST" in done.output
+    assert "cannot be read. Write amqp://USER:PASSWORD@HOST:PORT/VHOST" in done.output
     assert done.exit_code == 2
 
 
@@ -107,7 +107,7 @@ def test_a_worker_with_such_a_url_stops_with_one_sentence(start, url):
     code, told = start(url, "worker", "-P", "solo", "-l", "DEBUG")
 
     assert "QX" not in told
-    assert "is no amqp://USER:PASSWORD@HOST:PORT/VHOST" in told
+    assert "cannot be read. Write amqp://USER:PASSWORD@HOST:PORT/VHOST" in told
     assert "Traceback" not in told
     assert code == 1
 

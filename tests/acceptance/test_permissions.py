@@ -150,7 +150,7 @@ def test_who_looks_and_who_repairs_need_no_more_than_the_page_says(shop, tenancy
             assert "orders.dead" in dlx("status")
             eventually(lambda: waiting.id in dlx("waiting", "list"))
             assert "project.fail" in dlx("dead", "list")
-            assert "not checked." in dlx("check")
+            assert re.search(r"No differences found\. \d+ not checked\.", dlx("check"))
             dlx("dead", "export", "-o", str(tmp_path / "letters"))
             refused = dlx("dead", "replay", "--all", "--yes", code=1)
             assert "The broker user may not bind to 'dlx.v1.return.quorum' the queue 'orders'." in refused
@@ -209,13 +209,25 @@ def test_operators_of_apps_that_share_a_prefix_do_not_lock_each_other_out(shop, 
     with commands(shop, broker) as dlx:
         shown = dlx("dead", "list")
         assert "project.fail" in shown
-        assert "Note: left out is invoices.dead: the broker user may not read it." in shown
+        assert "Note: invoices.dead is left out: the broker user may not read it." in shown
         assert "ValueError" in dlx("dead", "groups")
         eventually(lambda: {it["queue"]: it["ready"] for it in dlx.json("status")}["invoices.dead"] == 1)
         refused = dlx("dead", "list", "-q", "invoices", code=1)
         assert "The broker user may not read the queue 'invoices.dead'." in refused
         dlx("dead", "replay", "--all", "--yes")
     assert shop.dead() == []
+
+
+def test_a_user_that_may_read_no_dead_letters_gets_an_error_and_no_empty_list(shop, tenancy, broker):
+    with shop.worker():
+        shop.send("fail")
+        eventually(shop.dead)
+
+    with commands(shop, broker) as dlx:
+        as_user(shop, tenancy, "worker-that-checks")
+        for command in ("list", "groups", "export"):
+            refused = dlx("dead", command, code=1)
+            assert "Error: The broker user may not read the queue 'orders.dead'." in refused
 
 
 def test_the_strict_app_of_the_page_runs_with_what_the_command_prints(shop, tenancy, broker, tmp_path, monkeypatch):

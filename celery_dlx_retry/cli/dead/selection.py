@@ -128,15 +128,19 @@ class Selection:
 
     @contextmanager
     def passing_over(self, queue: str) -> Iterator[None]:
-        """Go on without a queue that this user may not read, unless the command names it: apps may share a prefix."""
+        """Go on without a queue that this user may not read if it is another app's: apps may share a prefix.
+
+        A queue of this app, or one that the command names, is an error: a list without it would look complete.
+        """
         try:
             yield
         except Forbidden as problem:
-            if self.named or problem.name != queue:
+            is_ours = queue in map(runtime_of(self.app).names.dead_letters, known_work_queues(self.app))
+            if self.named or is_ours or problem.name != queue:
                 raise
             if queue not in self._refused:
                 self._refused.add(queue)
-                note(f"left out is {printable(queue)}: the broker user may not read it.")
+                note(f"{queue} is left out: the broker user may not read it.")
 
     def _possible(self, connection: Connection) -> list[str]:
         names = runtime_of(self.app).names
@@ -152,7 +156,7 @@ class Selection:
             if not self.only_known:
                 return [*known, *found, *orphans]
             if others:
-                note(f"left alone are queues that this app does not know; name them: {others}.")
+                note(f"queues that this app does not know are left alone. To include them, add {others}.")
             return [*known, *orphans]
         note(
             "only the dead letters of queues that this app knows are looked at; "
