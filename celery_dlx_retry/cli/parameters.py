@@ -61,7 +61,7 @@ class NotEmpty(StringParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
         if not value:
-            self.fail("it is empty.", param, ctx)
+            self.fail("it is empty. Is a variable of your shell not set?", param, ctx)
         return str(value)
 
 

@@ -149,6 +149,8 @@ OPTIONS = {
     "dead list --exception": ("",),
     "dead list --group": ("",),
     "dead purge --yes": ("",),
+    "dead show": ("",),
+    "dead edit --set 0=1 --yes": ("",),
     "dead replay --yes": ("",),
     "dead show x --queue": ("", LONG, "\udcff"),
     "dead edit x --queue": ("", LONG),

@@ -44,7 +44,7 @@ class Destinations:
         if self.to_queue or self.is_apps(queue) or (queue and (queue in self._named or self._lies_in_its_own(letter))):
             return queue
         if not queue:
-            raise NoDestination(problem="nothing tells which work queue it came from")
+            raise NoDestination(problem="it does not say which work queue it came from")
         raise NoDestination(problem=f"it names the work queue {queue!r:.300}, which this app does not know")
 
     def is_apps(self, queue: str) -> bool:

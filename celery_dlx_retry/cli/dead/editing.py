@@ -17,7 +17,7 @@ from celery_dlx_retry.cli.dead.editor import in_editor
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.ends import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
-from celery_dlx_retry.cli.parameters import QUEUE_NAME
+from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
 from celery_dlx_retry.cli.target import connection_of, management_option
 from celery_dlx_retry.core.escaping import readable_json
 from celery_dlx_retry.core.letterfilter import LetterFilter
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command("edit")
-@click.argument("task_id")
+@click.argument("task_id", type=TEXT)
 @click.option(
     "--queue", "-q", "queues", multiple=True, type=QUEUE_NAME, metavar="NAME", help="Look only into this work queue's."
 )
@@ -88,7 +88,8 @@ def edit_dead(  # noqa: PLR0913 - one per option
     if as_json:
         json_line({"task_id": task_id, "queue": found.queue, outcome: count})
     else:
-        click.echo(f"{outcome} {printable(task_id)}" if count else "It is not there any more, or somebody changed it.")
+        gone = "Nothing was changed: the letter is gone, or another command has changed it."
+        click.echo(f"{outcome} {printable(task_id)}" if count else gone)
     if not count:
         ctx.exit(1)
 
@@ -174,7 +175,8 @@ def _check(app: Any, found: DeadMessage, payload: Payload) -> None:
     name = found.record.task
     task = app.tasks.get(name)
     if task is None:
-        raise Unfitting(task=name, problem="it is not registered in this app, so nobody knows (or say --no-check)")
+        problem = "this app does not know the task, so they cannot be checked; --no-check writes them unchecked"
+        raise Unfitting(task=name, problem=problem)
     try:
         inspect.signature(task.run).bind(*payload.args, **payload.kwargs)
     except TypeError as exc:

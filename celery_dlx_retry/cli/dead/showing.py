@@ -9,7 +9,7 @@ import click
 
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
-from celery_dlx_retry.cli.parameters import QUEUE_NAME
+from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
 from celery_dlx_retry.cli.target import management_option
 from celery_dlx_retry.core.dead_record import original_of
 from celery_dlx_retry.core.deadletter import facts_of
@@ -31,7 +31,7 @@ _LOOKS = ("x-delivery-count", "x-acquired-count")
 
 
 @click.command("show")
-@click.argument("task_id")
+@click.argument("task_id", type=TEXT)
 @click.option(
     "--queue", "-q", "queues", multiple=True, type=QUEUE_NAME, metavar="NAME", help="Look only into this work queue's."
 )
