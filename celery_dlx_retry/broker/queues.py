@@ -14,7 +14,7 @@ from celery_dlx_retry.core.queue_names import name_problem, new_name_problem
 from celery_dlx_retry.core.settings import A_PREFIX, is_prefix
 from celery_dlx_retry.core.topology import Names, WorkQueue
 from celery_dlx_retry.core.units import is_count, to_ms
-from celery_dlx_retry.errors import InvalidDelay, InvalidQueue
+from celery_dlx_retry.errors import Forbidden, InvalidDelay, InvalidQueue
 from celery_dlx_retry.sentences import brief
 
 if TYPE_CHECKING:
@@ -144,11 +144,14 @@ def work_queue(queue: Queue) -> WorkQueue:
 
 def make_sure(connection: Connection, queue: Queue) -> None:
     """Declare a work queue if it does not exist; if it does, with whatever arguments, leave it as it is."""
-    with closing(connection.channel()) as channel:
-        try:
-            channel.queue_declare(queue.name, passive=True)
-        except NotFound:
-            queue(connection.default_channel).declare()
+    try:
+        with closing(connection.channel()) as channel:
+            try:
+                channel.queue_declare(queue.name, passive=True)
+            except NotFound:
+                queue(connection.default_channel).declare()
+    except AccessRefused as exc:
+        raise Forbidden(kind="queue", name=queue.name, permission="declare") from exc
 
 
 def declared_kind(queue: Queue) -> QueueType | None:

@@ -230,6 +230,14 @@ def test_a_user_that_may_read_no_dead_letters_gets_an_error_and_no_empty_list(sh
             assert "Error: The broker user may not read the queue 'orders.dead'." in refused
 
 
+def test_declare_names_the_work_queue_that_the_user_may_not_declare(shop, tenancy, broker):
+    as_user(shop, tenancy, "viewer")
+    with commands(shop, broker) as dlx:
+        refused = dlx("declare", code=1)
+
+    assert "Error: The broker user may not declare the queue 'orders'." in refused
+
+
 def test_the_strict_app_of_the_page_runs_with_what_the_command_prints(shop, tenancy, broker, tmp_path, monkeypatch):
     module = f"strict{secrets.token_hex(4)}"
     (tmp_path / f"{module}.py").write_text(
