@@ -81,7 +81,7 @@ def check_urls(app: Celery) -> None:
 def _has_amqp(app: Celery) -> bool:
     try:
         return has_amqp(app)
-    except (ImportError, AttributeError, KeyError, ValueError):
+    except (ImportError, NameError, AttributeError, KeyError, ValueError):
         return False  # a broker URL that Celery cannot use either, and names when it is used
 
 

@@ -84,12 +84,15 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_no_arguments_stay_on_the_disk_when_the_command_is_ended_at_its_editor(desk, tmp_path, number):
+def test_no_arguments_stay_on_the_disk_when_the_command_is_ended_at_its_editor(desk, tmp_path, number, request):
     editor, told, folder = tmp_path / "editor.py", tmp_path / "told", tmp_path / "temporary"
     editor.write_text(WAITING_EDITOR)
     folder.mkdir()
     desk.bury("x", kwargs={"value": "a secret"})
     desk.lying(1)
+    # Under nohup this process ignores SIGHUP, and so would the command.
+    before = signal.signal(number, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(number, before))
 
     with desk.popen("edit", "x", EDITOR=f"{sys.executable} {editor} {told}", VISUAL="", TMPDIR=str(folder)) as process:
         pid, of_file, of_folder, file = eventually(lambda: told.exists() and told.read_text().split())

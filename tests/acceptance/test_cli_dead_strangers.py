@@ -49,7 +49,10 @@ def test_what_the_app_does_not_know_is_deleted_by_name_only(desk, unknown_queue)
     named = desk.dlx("purge", "-q", unknown_queue, "--yes")
 
     assert all_known.stdout == named.stdout == "1 purged\n"
-    assert f"queues that this app does not know; name them: -q {unknown_queue}.\n" in all_known.stderr
+    assert (
+        f"queues that this app does not know are left alone. To include them, add -q {unknown_queue}.\n"
+        in all_known.stderr
+    )
     assert "not know" not in named.stderr
 
 
@@ -63,7 +66,10 @@ def test_what_the_app_does_not_know_is_replayed_by_name_or_id_only(desk, unknown
     named = desk.dlx("replay", "-q", unknown_queue, "--yes")
 
     assert everything.stdout == f"replayed known to {desk.work['classic']}\n1 replayed\n"
-    assert f"queues that this app does not know; name them: -q {unknown_queue}.\n" in everything.stderr
+    assert (
+        f"queues that this app does not know are left alone. To include them, add -q {unknown_queue}.\n"
+        in everything.stderr
+    )
     assert named.stdout == f"replayed hidden to {unknown_queue}\n1 replayed\n"
 
 

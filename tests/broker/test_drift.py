@@ -150,7 +150,7 @@ def test_missing_permissions_are_told_and_nothing_is_made(bench, limited_url, ma
     ("url", "problem"),
     [
         ("http://127.0.0.1:1", "refused"),
-        ("ftp://127.0.0.1", "is no http://"),
+        ("ftp://127.0.0.1", "cannot be read"),
         ("http://nobody:geheim@{host}", "'nobody' may not use it"),
         ("http://{host}/elsewhere", "it answers 40"),
     ],

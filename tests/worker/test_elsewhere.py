@@ -185,3 +185,15 @@ def test_a_broker_that_is_named_late_decides_when_the_worker_starts():
 
     assert before == (True, False)
     assert (task.acks_late, task.reject_on_worker_lost) == (False, True)
+
+
+def test_a_task_is_bound_to_an_app_whose_transport_lacks_its_library():
+    """Kombu's Kafka transport raises NameError then."""
+    app = Celery("kafka", broker="confluentkafka://127.0.0.1:1//", set_as_current=False)
+
+    @app.task(name="kafka.bound", base=DLXRetryTask, shared=False)
+    def task():
+        """Never run."""
+
+    assert task.name in app.tasks
+    assert not task.acks_late
