@@ -23,14 +23,14 @@ MESSAGE_ERRORS = (SerializationError, SerializerNotInstalled)
 
 
 def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bool = True) -> None:
-    """Connect; every publish waits for its confirm then, unless somebody else does."""
-    # py-amqp waits anew after each frame, so that heartbeats would put off a confirm timeout for ever
+    """Connect. With ``is_confirmed`` every publish waits for its confirm."""
+    # py-amqp starts its timeout again after each frame, so heartbeats would put off a confirm timeout for ever
     # (test_heartbeats_do_not_put_off_the_confirm_timeout).
     connection.transport_options = {**connection.transport_options, "confirm_publish": is_confirmed, "heartbeat": 0}
     try:
         # Once over all hosts of a failover URL.
         connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
-        # For what has no timeout of its own: to open a channel, to declare (test_a_frozen_broker_holds_nobody_up).
+        # Opening a channel and declaring have no timeout (test_a_frozen_broker_holds_nobody_up).
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
         _end_reads_at_half_a_frame(connection.connection.transport)
     except BROKER_ERRORS as exc:

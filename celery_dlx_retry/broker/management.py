@@ -140,6 +140,7 @@ def management_of(connection: Connection, url: str | None) -> Management:
             or not parts.hostname
             or parts.query
             or " " in parts.path
+            or (parts.password and not parts.username)
         ):
             raise BadManagementURL
         named = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.core.topology import Names
     from celery_dlx_retry.errors import DLXError
 
-# With this the broker looks for a consumer of our own channel, and refuses the message if there is none.
+# RabbitMQ sends a reply to a consumer of the same channel if ``reply_to`` is this, and refuses it without a consumer.
 _FAST_REPLY = "amq.rabbitmq.reply-to"
 
 

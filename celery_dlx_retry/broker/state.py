@@ -31,7 +31,7 @@ _ROLES: tuple[Role, ...] = ("work", "wait", "dead", "orphans")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """One queue. What is None nobody told: the HTTP API does not answer, or the queue is not there."""
+    """One queue. None means not known: the HTTP API does not answer, or the queue does not exist."""
 
     role: Role
     queue: str
@@ -70,12 +70,12 @@ def states(  # noqa: PLR0913 - whose, which, and what tells
     roles: dict[tuple[Role, str], QueueType | None] = {}
     for role, name, kind in sorted((*known, *sorted(others)), key=lambda it: _ROLES.index(it[0])):
         roles.setdefault((role, name), kind)
-    told = management.queues() if management else {}
-    found = _counts(connection, {name for _, name in roles}, told)
+    api_counts = management.queues() if management else {}
+    found = _counts(connection, {name for _, name in roles}, api_counts)
     for (role, name), kind in roles.items():
         oldest_ms = next_ms = None
         if role == "work":
-            oldest_ms = _seconds_as_ms(told.get(name, {}).get("head_message_timestamp"))
+            oldest_ms = _seconds_as_ms(api_counts.get(name, {}).get("head_message_timestamp"))
         elif kind is not None and name in found and _is_cheap(found[name], kind, by_lane.get(name)):
             with suppress(CannotLook, Forbidden):
                 oldest_ms, next_ms = _first(connection, name, kind, by_lane.get(name))
@@ -88,11 +88,13 @@ def states(  # noqa: PLR0913 - whose, which, and what tells
             consumers=found[name].consumers if name in found else 0,
             oldest_ms=oldest_ms,
             next_ms=next_ms,
-            **_told(told.get(name, {}), role),
+            **_told(api_counts.get(name, {}), role),
         )
 
 
-def _counts(connection: Connection, names: Iterable[str], told: Mapping[str, dict[str, Any]]) -> dict[str, Counts]:
+def _counts(
+    connection: Connection, names: Iterable[str], api_counts: Mapping[str, dict[str, Any]]
+) -> dict[str, Counts]:
     """Return what is in these queues. The HTTP API counts those that this user has no permission on."""
     with suppress(Forbidden):
         return counts(connection, names)
@@ -101,9 +103,9 @@ def _counts(connection: Connection, names: Iterable[str], told: Mapping[str, dic
         try:
             found |= counts(connection, [name])
         except Forbidden:  # noqa: PERF203 - each may be refused by itself
-            if name not in told:
+            if name not in api_counts:
                 raise
-            facts = told[name]
+            facts = api_counts[name]
             ready = facts.get("messages", 0) - facts.get("messages_unacknowledged", 0)
             found[name] = Counts(ready=max(0, ready), consumers=facts.get("consumers", 0))
     return found

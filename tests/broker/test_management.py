@@ -275,7 +275,7 @@ def test_the_password_of_an_encrypted_broker_is_not_sent_in_clear_text(options):
     [
         "u:{pw}@h", "http:/u:{pw}@h", "//u:{pw}@h", "http:///u:{pw}@h", "http://u:{pw}/x@h", "http://u:12/{pw}@h",
         "http://u:12#{pw}@h", "http://u:12?{pw}@h", "http://u:[{pw}@h", "http://u:{pw}", "ftp://u:{pw}@h",
-        "http://u:{pw}@h:port", "http://u:{pw}@h ost",
+        "http://u:{pw}@h:port", "http://u:{pw}@h ost", "http://:{pw}@h",
     ],
 )  # fmt: skip
 def test_of_a_management_url_that_cannot_be_read_nothing_is_shown(url):
