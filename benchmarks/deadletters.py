@@ -27,11 +27,12 @@ from celery import Celery
 from kombu.connection import Connection
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.headers import Failure, with_failure
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
+from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.testing import provide
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.headers import Failure, with_failure
 
 KINDS = ("classic", "quorum")
 REPLAYED = 10_000
@@ -77,7 +78,7 @@ def fill(connection: Connection, queue_type: Any, queue: str, count: int) -> Non
     with connection.channel() as channel:
         arguments = {"x-queue-type": queue_type}
         channel.queue_declare(work.name, durable=True, auto_delete=False, arguments=arguments)
-        declare(connection, foundation(names) | around(names, work))
+        declare(connection, shared_objects(names) | work_queue_objects(names, work))
         channel.confirm_select()
         for number in range(count):
             # The first half of a short queue is of tasks 00 to 09, as the filter of the first replay has it.
@@ -105,7 +106,7 @@ def headers(number: int, kind: int, queue: str) -> dict[str, Any]:
         task=f"shop.task_{kind:02d}",
         task_id=f"{number:08d}-0000-4000-8000-000000000000",
         queue=queue,
-        family=queue,
+        dead_letter_key=queue,
         worker="worker@host",
         attempts=4,
         died_at_ms=1_790_000_000_000 + number,

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.frame import size_of
-from celery_dlx_retry.core.headers import Failure, with_failure
-from celery_dlx_retry.core.lanes import lane_ms
-from celery_dlx_retry.core.policy import Exponential, decide
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.policy.decision import Exponential, decide
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.lanes import lane_ms
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.header_size import size_of
+from celery_dlx_retry.wire.headers import Failure, with_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ POLICY = Exponential(1, factor=10, limit=500, retries=5)
 ERROR = ConnectionError("the bank does not answer")
 FAILURE = Failure(attempt=1, at_ms=AT_MS, error=f"ConnectionError: {ERROR}", delay_ms=1_000, worker="celery@host")
 RECORD = DeadRecord(
-    reason=Reason.EXHAUSTED, task="shop.charge", task_id="0" * 36, queue="celery", family="celery",
+    reason=Reason.EXHAUSTED, task="shop.charge", task_id="0" * 36, queue="celery", dead_letter_key="celery",
     worker="celery@host", attempts=6, died_at_ms=AT_MS, error_type="ConnectionError", error=str(ERROR),
     traceback='  File "shop.py", line 12, in charge\n' * 20,
 )  # fmt: skip

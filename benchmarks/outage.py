@@ -71,7 +71,7 @@ for way, limits in WAYS.items():
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Peeked:
     """Calls of one way per second since the start: answered and not; and what became of its tasks."""
 
     answered: Counter[int]
@@ -101,7 +101,7 @@ def main() -> None:
         options.svg.write_text(drawn(found, last), encoding="utf-8")
 
 
-def measure(url: str, folder: Path) -> tuple[dict[str, Seen], int]:
+def measure(url: str, folder: Path) -> tuple[dict[str, Peeked], int]:
     """Returns what was seen, and the second of the last call."""
     down, calls = folder / "down", folder / "calls"
     calls.touch()
@@ -169,12 +169,12 @@ def wait_until_ended(url: str, calls: Path) -> None:
         wait_until(time.time() + 0.5)
 
 
-def seen(calls: Path, start: float, url: str) -> tuple[dict[str, Seen], int]:
-    by_way: dict[str, Seen] = {}
+def seen(calls: Path, start: float, url: str) -> tuple[dict[str, Peeked], int]:
+    by_way: dict[str, Peeked] = {}
     last = 0
     for way in WAYS:
         mine = [(int(at - start), is_down) for at, is_down, client in rows(calls) if client == way]
-        by_way[way] = Seen(
+        by_way[way] = Peeked(
             answered=Counter(second for second, is_down in mine if not is_down),
             failed=Counter(second for second, is_down in mine if is_down),
             dead=dead(url, way),
@@ -188,7 +188,7 @@ def rows(calls: Path) -> list[tuple[float, bool, str]]:
     return [(float(at), is_down == "1", client) for at, is_down, client in lines]
 
 
-def print_table(found: dict[str, Seen]) -> None:
+def print_table(found: dict[str, Peeked]) -> None:
     after = range(OUTAGE.stop, SECONDS)
     print(f"\nnew tasks: {PER_SECOND} per second for {SECONDS} s; down from {OUTAGE.start} to {OUTAGE.stop} s")
     print("| | calls in the outage | per second at most | after it, at most | done | dead |")
@@ -200,7 +200,7 @@ def print_table(found: dict[str, Seen]) -> None:
         )
 
 
-def drawn(found: dict[str, Seen], last: int) -> str:
+def drawn(found: dict[str, Peeked], last: int) -> str:
     """Small multiples on one scale; greys and two colours that stand on white and on black."""
     left, width, height, gap, bar = 44, 660, 84, 34, 660 / (last + 1)
     most = max(it.peak(range(last + 1)) for it in found.values())

@@ -28,11 +28,13 @@ from kombu.connection import Connection
 
 from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.ladder import Ladder
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation
-from celery_dlx_retry.core.ways import Way, Wish, choose, way
+from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.testing import provide
+from celery_dlx_retry.topology.ladder import Ladder
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
+from celery_dlx_retry.topology.specs import Topology
+from celery_dlx_retry.topology.wait_route import WaitKind, WaitRoute, choose, way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,11 +46,11 @@ LADDER = Ladder.of(SETTINGS)
 CROWDS = (1, 1_000, 50_000)
 ANNOUNCED_MS = (100, 1_000, 5_000, 20_000)
 PROBES = {
-    "100 ms, lane": (100, Wish.RETRY),
-    "1 s, lane": (1_000, Wish.RETRY),
-    "5 s, lane": (5_000, Wish.RETRY),
-    "37 s, grid": (37_000, Wish.RETRY),
-    "61.3 s, ladder": (61_300, Wish.APPOINTMENT),
+    "100 ms, lane": (100, WaitKind.RETRY),
+    "1 s, lane": (1_000, WaitKind.RETRY),
+    "5 s, lane": (5_000, WaitKind.RETRY),
+    "37 s, grid": (37_000, WaitKind.RETRY),
+    "61.3 s, ladder": (61_300, WaitKind.COUNTDOWN),
 }
 PROBE_COUNT = 40
 WINDOW = 2_000  # publishes without a confirm yet
@@ -64,7 +66,7 @@ class Late(NamedTuple):
     ms: float
 
 
-def way_of(names: Names, queue: WorkQueue, delay_ms: int, wish: Wish) -> Way:
+def way_of(names: Names, queue: WorkQueue, delay_ms: int, wish: WaitKind) -> WaitRoute:
     choice = choose(
         delay_ms,
         wish=wish,
@@ -111,7 +113,7 @@ class Sender:
         self._sent = 0
         self._unconfirmed: set[int] = set()
 
-    def send(self, delay_ms: int, there: Way, label: str) -> None:
+    def send(self, delay_ms: int, there: WaitRoute, label: str) -> None:
         headers = {**there.headers, DUE: time.monotonic_ns() // 1000 + 1000 * delay_ms, LABEL: label}
         self._channel.basic_publish(
             Message("", application_headers=headers, delivery_mode=2),
@@ -140,14 +142,14 @@ def accuracy(kind: Any, crowds: Iterable[int]) -> None:
         print("|---|---|---|---|---|---|---|---|")
         for crowd in crowds:
             for name, delays, wish in (
-                ("one lane, 20 s", lambda: 20_000, Wish.RETRY),
-                ("grid, 5 to 60 s", lambda: random.randint(5_000, 60_000), Wish.RETRY),  # noqa: S311
-                ("ladder, 5 to 60 s", lambda: random.randint(5_000, 60_000), Wish.APPOINTMENT),  # noqa: S311
+                ("one lane, 20 s", lambda: 20_000, WaitKind.RETRY),
+                ("grid, 5 to 60 s", lambda: random.randint(5_000, 60_000), WaitKind.RETRY),  # noqa: S311
+                ("ladder, 5 to 60 s", lambda: random.randint(5_000, 60_000), WaitKind.COUNTDOWN),  # noqa: S311
             ):
                 row(rabbitmq, kind, crowd, name, [delays() for _ in range(crowd)], wish)
 
 
-def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[int], wish: Wish) -> None:  # noqa: PLR0913, PLR0917
+def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[int], wish: WaitKind) -> None:  # noqa: PLR0913, PLR0917
     names, queue = Names(prefix="bench", kind=kind), WorkQueue(name="bench.work")
     ways = {delay_ms: way_of(names, queue, delay_ms, wish) for delay_ms in set(delays_ms)}
     probes = {label: way_of(names, queue, *probe) for label, probe in PROBES.items()}
@@ -174,8 +176,8 @@ def row(rabbitmq: RabbitMQ, kind: Any, crowd: int, name: str, delays_ms: list[in
     report(crowd, name, collector.arrivals, expected, spent)
 
 
-def prepare(rabbitmq: RabbitMQ, names: Names, queue: WorkQueue, ways: list[Way]) -> None:
-    topology = foundation(names) | around(names, queue)
+def prepare(rabbitmq: RabbitMQ, names: Names, queue: WorkQueue, ways: list[WaitRoute]) -> None:
+    topology = shared_objects(names) | work_queue_objects(names, queue)
     all_ways = Topology.union(part for there in ways for part in (there.needs, there.lane) if part is not None)
     with Connection(rabbitmq.url) as connection:
         connection.default_channel.queue_declare(

@@ -25,7 +25,7 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   ├── LanesBusy               another process makes or prunes lanes
     │   └── Unsuitable              the broker cannot do what we need of it
     ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
-    │   ├── Bypassed                another base class of the task kept it from us
+    │   ├── RetryNotPublished       another base class of the task kept it from us
     │   ├── Nacked                  the broker refused it
     │   ├── Unroutable              no queue took it
     │   ├── Unconfirmed             no confirm in time: it may or may not be there
@@ -33,13 +33,13 @@ Each class carries facts as attributes and writes the sentence itself: what is, 
     │   └── Unreachable             the connection failed
     ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
     │   ├── Unreadable              its body cannot be decoded safely, or is no task's
-    │   ├── Unfitting               the task would not take these arguments
+    │   ├── ArgumentsDoNotFit       the task would not take these arguments
     │   ├── NoDestination           the work queue that it came from is not known, or not to this app
-    │   └── NoExport                a line of a file is no exported dead letter
+    │   └── InvalidExportLine       a line of a file is no exported dead letter
     ├── CrashLoop                   the message has killed too many workers; dead letter
     ├── DeadLetter                  raised in a task: no retry, dead letter now
     ├── RetryIn                     raised in a task: retry after this many seconds
-    ├── CannotLook                  a look into a quorum queue would mix up the order of its messages
+    ├── QueueBusy                   a look into a quorum queue would mix up the order of its messages
     ├── NoManagement                the HTTP management API does not answer; some commands know less without it
     ├── BadManagementURL            --management-url cannot be read
     ├── ClearTextManagementURL      --management-url would send the broker's password in clear text
@@ -236,7 +236,7 @@ class PublishError(DLXError):
     """A message was not safely handed over."""
 
 
-class Bypassed(PublishError):
+class RetryNotPublished(PublishError):
     """``task``."""
 
     sentence = (
@@ -291,7 +291,7 @@ class Unreadable(LetterError):
     sentence = "The dead letter cannot be changed: {problem}."
 
 
-class Unfitting(LetterError):
+class ArgumentsDoNotFit(LetterError):
     """``task``, ``problem``."""
 
     sentence = "The task {task!r} would not take these arguments: {problem}. Nothing was changed."
@@ -303,7 +303,7 @@ class NoDestination(LetterError):
     sentence = "It stays dead: {problem}. If you know where it belongs, replay it with --to-queue."
 
 
-class NoExport(LetterError):
+class InvalidExportLine(LetterError):
     """``line``, ``problem``."""
 
     sentence = "Line {line} is no exported dead letter: {problem}. Nothing was imported."
@@ -338,13 +338,13 @@ class RetryIn(DLXError):
 
 
 def _is_delay(value: object) -> bool:
-    # As core.units.to_ms() has it, which imports this module.
+    # As values.durations.to_ms() has it, which imports this module.
     if isinstance(value, timedelta):
         return value >= timedelta(0)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-class CannotLook(DLXError):
+class QueueBusy(DLXError):
     """``queue``, ``problem``."""
 
     sentence = "The quorum queue {queue!r} cannot be looked into without mixing up its order: {problem}."

@@ -21,13 +21,14 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from rich.console import Console
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.core.lanes import lane_ms
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import provide
 from celery_dlx_retry.testing.sandbox import Sandbox
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.topology.lanes import lane_ms
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
 from example_project import shop
 from example_project.board import Board, Sight, dead_letter_table
 
@@ -232,7 +233,7 @@ class Demo:
 
     def delete_names(self):
         """Leave a broker that is not ours as it was."""
-        topology = foundation(self._names) | around(self._names, self._work_queue)
+        topology = shared_objects(self._names) | work_queue_objects(self._names, self._work_queue)
         for delay_ms in self._delays_ms():
             topology |= lane(self._names, self._work_queue, delay_ms)
         with Connection(self._url) as connection, closing(connection.channel()) as channel:
@@ -243,8 +244,8 @@ class Demo:
 
     def _delays_ms(self):
         """The lanes that a worker of the shop declares, and the one of its webhook's five seconds."""
-        runtime = runtime_of(shop.app)
-        exact, settings = runtime.exact_lanes, runtime.settings
+        context = context_of(shop.app)
+        exact, settings = context.exact_lanes, context.settings
         return sorted(exact | {lane_ms(5000, exact=exact, ratio=settings.grid, limit_ms=settings.max_delay_ms)})
 
     def _sight(self):

@@ -18,10 +18,10 @@ from kombu import pools
 from kombu.connection import Connection
 from support import eventually
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.core.lanes import lane_ms
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue
+from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.lanes import lane_ms
+from celery_dlx_retry.topology.names import Names, WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import rabbits
 from celery_suite import page as celery_suite
 
-from celery_dlx_retry.worker import versions
+from celery_dlx_retry.worker import celery_compat as versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ DIFFERENCES = """
 - `Reject(requeue=True)` in a task stays Celery's own: a `basic.reject`, which every RabbitMQ 4 counts.
 - RabbitMQ after 4.0 shows queues and exchanges only to users who may do something with them.
 
-What we do because of one version of Celery stands in [one module](../celery_dlx_retry/worker/versions.py).
+What we do because of one version of Celery stands in [one module](../celery_dlx_retry/worker/celery_compat.py).
 It goes when the oldest Celery that we support is the one that ends it.
 
 | what Celery does | ended by |

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from kombu.entity import Exchange, Queue
 
-Way = Literal["celery", "dlx", "raw"]
+WaitRoute = Literal["celery", "dlx", "raw"]
 QueueType = Literal["classic", "quorum"]
 
 
@@ -17,7 +17,7 @@ class Contender:
 
     key: str
     title: str
-    way: Way
+    way: WaitRoute
     queue_type: QueueType = "classic"
     lanes: QueueType = "classic"
     exchange_type: Literal["direct", "topic"] = "direct"

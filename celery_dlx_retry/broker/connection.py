@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AccessRefused, AMQPError
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 
-from celery_dlx_retry.broker.places import shown
+from celery_dlx_retry.broker.address import shown
 from celery_dlx_retry.errors import Disallowed, Unreachable
 
 if TYPE_CHECKING:

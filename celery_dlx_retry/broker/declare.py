@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, InternalError, NotFound, PreconditionFailed
 
-from celery_dlx_retry.broker.inbound import guard
-from celery_dlx_retry.broker.reader import give_back
-from celery_dlx_retry.core.topology import Topology
+from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.paged_reader import give_back
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
+from celery_dlx_retry.topology.specs import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.topology import ExchangeSpec, QueueSpec
+    from celery_dlx_retry.topology.specs import ExchangeSpec, QueueSpec
 
 # A quorum queue that is killed with its only node within about a second of its birth does not come back, nor do the
 # messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).

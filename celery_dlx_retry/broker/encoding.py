@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import FrameSyntaxError
 
-from celery_dlx_retry.core.headers import without_copies
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.wire.headers import without_copies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_dlx_retry.core.message import Message
+    from celery_dlx_retry.wire.message import Message
 
 # What py-amqp raises for a value that it cannot write.
 _ENCODING_ERRORS = (

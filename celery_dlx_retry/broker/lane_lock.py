@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.topology import Names
+    from celery_dlx_retry.topology.names import Names
 
 _POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0

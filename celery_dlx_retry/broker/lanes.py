@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, declare_queues, require_answers, stands
 from celery_dlx_retry.broker.lane_lock import LaneLock
-from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.core.topology import QueueSpec, Topology
+from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.errors import LanesBusy
+from celery_dlx_retry.topology.specs import QueueSpec, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kombu.connection import Connection
 
     from celery_dlx_retry.broker.management import Management
-    from celery_dlx_retry.core.topology import Lane, Names
+    from celery_dlx_retry.topology.names import Lane, Names
 
 # Another process holds the lock for milliseconds; how soon to look again, and how long to try.
 BUSY_SECONDS = 0.1

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from celery_dlx_retry.broker.http import LARGEST_ANSWER, OK, AnswerTooLong, get
-from celery_dlx_retry.core import api_answers
-from celery_dlx_retry.core.broker_policies import BrokerPolicies
-from celery_dlx_retry.core.urls import bracketed, is_loopback, read_url
 from celery_dlx_retry.errors import BadManagementURL, ClearTextManagementURL, NoManagement
+from celery_dlx_retry.topology import management_answers as api_answers
+from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
+from celery_dlx_retry.values.broker_urls import bracketed, is_loopback, read_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.topology import BindingSpec
+    from celery_dlx_retry.topology.specs import BindingSpec
 
 T = TypeVar("T")
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.look import counts, looking
-from celery_dlx_retry.broker.straight import WayBack
-from celery_dlx_retry.core.headers import without_broker_headers
+from celery_dlx_retry.broker.bound_publish import WayBack
+from celery_dlx_retry.broker.peek import counts, looking
 from celery_dlx_retry.errors import Forbidden, Nacked, Unpublishable, Unroutable
+from celery_dlx_retry.wire.headers import without_broker_headers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.broker.publish import Publisher
-    from celery_dlx_retry.core.topology import Names
+    from celery_dlx_retry.broker.sync_publisher import Publisher
+    from celery_dlx_retry.topology.names import Names
 
 # All orphans are taken out of their queue for a moment to find those of one work queue.
 MOST_ORPHANS = 10_000

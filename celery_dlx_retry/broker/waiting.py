@@ -9,18 +9,18 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.look import looking
-from celery_dlx_retry.core.header_numbers import LAST_MS, ms_since_1970, retries_of
-from celery_dlx_retry.core.headers import history_of, parked_at_ms_of
+from celery_dlx_retry.broker.peek import looking
 from celery_dlx_retry.errors import Unpublishable, Unroutable
+from celery_dlx_retry.wire.header_numbers import LAST_MS, ms_since_1970, retries_of
+from celery_dlx_retry.wire.headers import history_of, parked_at_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.broker.look import Seen
-    from celery_dlx_retry.core.topology import Lane
+    from celery_dlx_retry.broker.peek import Peeked
+    from celery_dlx_retry.topology.names import Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def due(task: WaitingTask) -> float:
 
 
 def take(
-    connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Seen, WaitingTask], None]
+    connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Peeked, WaitingTask], None]
 ) -> Generator[tuple[WaitingTask, Unroutable | Unpublishable | None], None, None]:
     """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
 
@@ -89,7 +89,7 @@ def take(
             yield task, None
 
 
-def waiting_task(seen: Seen, lane: Lane) -> WaitingTask:
+def waiting_task(seen: Peeked, lane: Lane) -> WaitingTask:
     """Read a waiting task from its headers. In a shared lane and on a rung the routing key is the work queue."""
     headers = seen.message.headers
     history = history_of(headers)

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from celery_dlx_retry.cli.output import echo
-from celery_dlx_retry.core.escaping import escaped
+from celery_dlx_retry.values.escaping import escaped
 
 logger = escaped(logging.getLogger("celery_dlx_retry.audit"))
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.broker.drift import find
-from celery_dlx_retry.broker.permissions import forbidden
-from celery_dlx_retry.broker.queues import declared_kind
-from celery_dlx_retry.cli.ends import one_sentence
-from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, table
-from celery_dlx_retry.cli.target import (
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.find_drift import find
+from celery_dlx_retry.broker.permission_probe import forbidden
+from celery_dlx_retry.broker.work_queues import declared_kind
+from celery_dlx_retry.cli.context import (
     all_dead_letter_queues,
     connect,
     connection_of,
@@ -29,14 +28,15 @@ from celery_dlx_retry.cli.target import (
     targeting,
     transport_of,
 )
-from celery_dlx_retry.core.backoff import as_policy
-from celery_dlx_retry.core.broker_policies import BrokerPolicies
-from celery_dlx_retry.core.facts import Facts, TaskFacts, WorkQueueFacts
-from celery_dlx_retry.core.findings import findings
-from celery_dlx_retry.core.server import Server
+from celery_dlx_retry.cli.errors import one_sentence
+from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, table
+from celery_dlx_retry.doctor.facts import Facts, TaskFacts, WorkQueueFacts
+from celery_dlx_retry.doctor.rules import findings
 from celery_dlx_retry.errors import DelayTooLong
+from celery_dlx_retry.policy.policies import as_policy
+from celery_dlx_retry.topology.broker_requirements import Server
+from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
 from celery_dlx_retry.worker.routes import exchanges_of_tasks
-from celery_dlx_retry.worker.runtime import runtime_of
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     from kombu.entity import Queue
 
-    from celery_dlx_retry.cli.target import Target
-    from celery_dlx_retry.core.drift import Drift
-    from celery_dlx_retry.core.findings import Finding
-    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.cli.context import Target
+    from celery_dlx_retry.doctor.rules import Finding
+    from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.topology.drift import Drift
 
 _TRANSIENT = {1, "1", "transient"}
 
@@ -108,24 +108,24 @@ def _unreachable(app: Any) -> str:
 
 def _facts_of_app(app: Any, queues: list[Queue]) -> Facts:
     """All that needs no broker to be known."""
-    conf, runtime = app.conf, runtime_of(app)
-    ours = {queue.name for queue in runtime.plan(queues).queues}
+    conf, context = app.conf, context_of(app)
+    ours = {queue.name for queue in context.plan(queues).queues}
     return Facts(
         transport="amqp",
         tasks=_tasks(app),
         queues=_queues(queues, {queue.name: declared_kind(queue) for queue in queues}),
-        lanes=runtime.settings.queue_type,
+        lanes=context.settings.queue_type,
         consumed_by_mistake=tuple(
-            queue.name for queue in queues if queue.name in ours or runtime.names.lane_of(queue.name)
+            queue.name for queue in queues if queue.name in ours or context.names.lane_of(queue.name)
         ),
         confirm_publish=bool((conf.broker_transport_options or {}).get("confirm_publish")),
         transient_messages=conf.task_default_delivery_mode in _TRANSIENT,
         detects_quorum=bool(conf.get("worker_detect_quorum_queues", True)),
         prefetch_multiplier=int(conf.worker_prefetch_multiplier),
-        longest_wait_ms=max([*runtime.exact_lanes, *_jittered_ms(app)]),
+        longest_wait_ms=max([*context.exact_lanes, *_jittered_ms(app)]),
         result_expires_ms=_result_expires_ms(conf),
         countdowns=tuple(_countdowns(app)),
-        declares=runtime.settings.declare,
+        declares=context.settings.declare,
         too_long=_too_long(app),
     )
 
@@ -133,7 +133,7 @@ def _facts_of_app(app: Any, queues: list[Queue]) -> Facts:
 def _too_long(app: Any) -> str:
     """The sentence with which a worker stops; empty if it starts."""
     try:
-        runtime_of(app).foresee()
+        context_of(app).validate_delays()
     except DelayTooLong as problem:
         return str(problem)
     return ""
@@ -157,7 +157,7 @@ def _facts(target: Target) -> Facts:
                 target.connection,
                 target.names,
                 work_queues=target.work_queues,
-                declares=target.runtime.settings.declare,
+                declares=target.context.settings.declare,
                 sends_by_name="" in exchanges_of_tasks(target.app),
             )
         ),
@@ -278,7 +278,7 @@ def _countdowns(app: Any) -> list[tuple[str, int]]:
     for name, entry in (app.conf.beat_schedule or {}).items():
         options = (entry.get("options") if isinstance(entry, dict) else None) or {}
         task = app.tasks.get(entry.get("task")) if isinstance(entry, dict) else None
-        is_ours = isinstance(task, DLXRetryTask) and runtime_of(app).settings.countdown
+        is_ours = isinstance(task, DLXRetryTask) and context_of(app).settings.countdown
         if (ms := _ms(options.get("countdown"))) is not None and not is_ours:
             found.append((str(name), ms))
     return found

@@ -6,7 +6,7 @@ import click
 from celery.bin.base import CeleryOption
 
 from celery_dlx_retry.cli.parameters import Seconds
-from celery_dlx_retry.core.backoff import MAX_DELAY_MS
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 
 _GROUP = "DLX Retry Options"
 

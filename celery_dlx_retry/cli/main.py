@@ -8,10 +8,10 @@ from celery.bin.worker import worker
 
 from celery_dlx_retry.cli.dead import dead
 from celery_dlx_retry.cli.doctor import doctor
-from celery_dlx_retry.cli.ends import QuietGroup, told
+from celery_dlx_retry.cli.errors import QuietGroup, told
 from celery_dlx_retry.cli.flags import FLAGS
 from celery_dlx_retry.cli.permissions import permissions
-from celery_dlx_retry.cli.state import status, watch
+from celery_dlx_retry.cli.status import status, watch
 from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
 from celery_dlx_retry.cli.waiting import waiting
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.types import StringParamType
 
-from celery_dlx_retry.core.queue_names import name_problem
+from celery_dlx_retry.values.queue_names import name_problem
 
 #: For options that count something: what no queue holds, and every integer of Python and SQLite takes.
 MOST = 2**31 - 1

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.utils.quorum_queues import detect_quorum_queues
 
-from celery_dlx_retry.broker.queues import work_queue
-from celery_dlx_retry.cli.ends import one_sentence
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.work_queues import work_queue
+from celery_dlx_retry.cli.context import queues_of, queues_option
+from celery_dlx_retry.cli.errors import one_sentence
 from celery_dlx_retry.cli.output import echo, json_line, json_option
-from celery_dlx_retry.cli.target import queues_of, queues_option
-from celery_dlx_retry.core.grants import WorkNames, grants, literal, territory
+from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, territory
 from celery_dlx_retry.worker.routes import exchanges_of_tasks
-from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ def permissions(
         queues = queues_of(app, queue_names)
         exchanges = exchanges_of_tasks(app)
         there = territory(
-            runtime_of(app).names,
+            context_of(app).names,
             work=_work(queues),
-            families=[work_queue(queue).family for queue in queues],
+            families=[work_queue(queue).dead_letter_key for queue in queues],
             celery=_of_celery(app),
             exchanges=[literal(name) for name in exchanges if name],
             sends_by_name="" in exchanges,

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.broker.drift import find
-from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.broker.prune import COUNT_SECONDS
-from celery_dlx_retry.broker.prune import prune as prune_lanes
-from celery_dlx_retry.broker.queues import make_sure
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.find_drift import find
+from celery_dlx_retry.broker.peek import counts
+from celery_dlx_retry.broker.prune_lanes import COUNT_SECONDS
+from celery_dlx_retry.broker.prune_lanes import prune as prune_lanes
+from celery_dlx_retry.broker.work_queues import declare_if_missing
 from celery_dlx_retry.cli.audit import audit
-from celery_dlx_retry.cli.ends import changes_something, one_sentence
-from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
-from celery_dlx_retry.cli.target import (
+from celery_dlx_retry.cli.context import (
     is_app_named,
     ladder_option,
     management_option,
@@ -27,16 +26,18 @@ from celery_dlx_retry.cli.target import (
     queues_option,
     targeting,
 )
-from celery_dlx_retry.core import plan as plans
-from celery_dlx_retry.core.attach import DeadLetterPolicy, dead_letter_policy
-from celery_dlx_retry.core.broker_policies import BrokerPolicies
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.cli.errors import changes_something, one_sentence
+from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
+from celery_dlx_retry.topology import render as plans
+from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy, dead_letter_policy
+from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_dlx_retry.cli.target import Target
-    from celery_dlx_retry.core.topology import Lane, Topology
+    from celery_dlx_retry.cli.context import Target
+    from celery_dlx_retry.topology.names import Lane
+    from celery_dlx_retry.topology.specs import Topology
 
 _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     "mermaid": lambda topology, _vhost: plans.mermaid(topology),
@@ -68,8 +69,8 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
         raise click.UsageError(f"--json is a form of its own: give it without --format {form}, or that alone.")
     with one_sentence(app):
         queues = queues_of(app, queue_names)
-        runtime_of(app).foresee()
-        topology = runtime_of(app).plan(queues, ladder=ladder)
+        context_of(app).validate_delays()
+        topology = context_of(app).plan(queues, ladder=ladder)
         vhost = app.connection_for_read().virtual_host or "/"
     if as_json:
         for fact in plans.facts(topology):
@@ -92,7 +93,7 @@ def check(
 ) -> None:
     """Compare what stands on the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
     with targeting(ctx, queue_names, management_url) as target:
-        target.runtime.foresee()
+        target.context.validate_delays()
         found = list(find(target.connection, target.plan(ladder=ladder), target.management))
     differences = [drift for drift in found if drift.kind != "unchecked"]
     if as_json:
@@ -120,18 +121,18 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
     with targeting(ctx, queue_names, None) as target:
-        target.runtime.foresee()
+        target.context.validate_delays()
         target.insist_on_what_is_needed()
         changes_something()
         facts: dict[str, Any] = {}
         outcome = {"outcome": "interrupted"}
         try:
             for queue in target.queues:
-                make_sure(target.connection, queue)
+                declare_if_missing(target.connection, queue)
             ladder = ladder or target.has_ladder
             topology = target.plan(ladder=ladder)
             facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
-            target.runtime.declare(target.connection, target.queues, ladder=ladder)
+            target.context.declare(target.connection, target.queues, ladder=ladder)
             outcome = {}
         finally:
             audit("declare", prefix=target.names.prefix, **facts, **outcome)
@@ -205,7 +206,7 @@ def prune(  # noqa: PLR0913 - one per option
 ) -> None:
     """Delete lanes in which nothing waits. A retry that needs one makes it again."""
     with targeting(ctx, queue_names, management_url) as target:
-        if not target.runtime.settings.declare:
+        if not target.context.settings.declare:
             raise click.ClickException(
                 "dlx_declare is False: the workers could not make a lane again. Prune with an app that may declare."
             )

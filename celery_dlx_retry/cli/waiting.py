@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.broker.look import counts
+from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.waiting import due, take
 from celery_dlx_retry.broker.waiting import waiting as who_waits
 from celery_dlx_retry.cli.audit import audit, who
-from celery_dlx_retry.cli.ends import changes_something
+from celery_dlx_retry.cli.context import management_option, not_there, targeting
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
     confirm,
     counted,
@@ -28,20 +29,19 @@ from celery_dlx_retry.cli.output import (
     yes_option,
 )
 from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
-from celery_dlx_retry.cli.target import management_option, not_there, targeting
-from celery_dlx_retry.core.dead_record import DeadRecord
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.errors import CannotLook, Forbidden, InvalidSetting, Unroutable
+from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.wire.dead_record import DeadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_dlx_retry.broker.look import Seen
+    from celery_dlx_retry.broker.peek import Peeked
     from celery_dlx_retry.broker.waiting import WaitingTask
-    from celery_dlx_retry.cli.target import Target
-    from celery_dlx_retry.core.topology import Lane
+    from celery_dlx_retry.cli.context import Target
     from celery_dlx_retry.errors import DLXError
+    from celery_dlx_retry.topology.names import Lane
 
 _PARKED = "parked by its breaker, which may park it again"
 
@@ -84,7 +84,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
             for lane in lanes:
                 try:
                     found += who_waits(target.connection, lane, limit=limit, wanted=wanted if task or queue else None)
-                except (CannotLook, Forbidden) as problem:  # noqa: PERF203 - the others can be looked into
+                except (QueueBusy, Forbidden) as problem:  # noqa: PERF203 - the others can be looked into
                     problems.append(str(problem))
         is_unknown = bool(queue) and not found and _is_unknown(target, queue or "")
     found.sort(key=due)
@@ -108,13 +108,13 @@ def list_waiting(  # noqa: PLR0913 - one per option
 def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, as_json: bool) -> None:
     """Put waiting tasks on their work queues now. The others keep their places and their time."""
     with targeting(ctx, None, management_url) as target:
-        publisher = target.runtime.publisher
+        publisher = target.context.publisher
 
-        def to_work_queue(seen: Seen, task: WaitingTask) -> None:
+        def to_work_queue(seen: Peeked, task: WaitingTask) -> None:
             # The way that it takes when it is due: the sender chose the routing key in a shared lane or on a rung, and
             # this exchange leads to no queues but work queues.
             lane = target.names.lane_of(task.lane)
-            back = replace(target.names, kind=lane.kind).back() if lane else ""
+            back = replace(target.names, kind=lane.kind).return_exchange() if lane else ""
             if not (lane and task.queue and counts(target.connection, [task.queue])):
                 raise Unroutable(exchange=back, routing_key=task.queue)
             with publisher.producer() as producer:
@@ -145,7 +145,7 @@ def cancel(
         if not yes and (found := _found(target, task_ids)):
             confirm(f"Cancel {counted(found, 'waiting task')}?")
 
-        def to_dead_letters(seen: Seen, task: WaitingTask) -> None:
+        def to_dead_letters(seen: Peeked, task: WaitingTask) -> None:
             alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
             try:
                 letters = target.names.dead_letters(alias or task.queue)
@@ -154,8 +154,8 @@ def cancel(
             if not counts(target.connection, [letters]):
                 # A broadcast queue of another process: under which name its dead letters are, nothing tells.
                 raise Unroutable(exchange=target.names.dead(), routing_key=task.queue)
-            queue = WorkQueue(name=task.queue, family=alias or task.queue)
-            target.runtime.publish_dead(seen.message, queue, _record(task, queue))
+            queue = WorkQueue(name=task.queue, dead_letter_key=alias or task.queue)
+            target.context.publish_dead(seen.message, queue, _record(task, queue))
 
         moved: list[str] = []
         try:
@@ -199,7 +199,7 @@ def _found(target: Target, task_ids: tuple[str, ...]) -> int:
     """How many of them wait, as far as one can look; what cannot be looked into is told when it is tried."""
     found: set[str] = set()
     for lane in _filled(target)[0]:
-        with suppress(CannotLook):
+        with suppress(QueueBusy):
             found.update(it.task_id for it in who_waits(target.connection, lane))
     return len(found.intersection(task_ids))
 
@@ -208,7 +208,7 @@ def _take(  # noqa: PLR0913 - which, where to, how told
     target: Target,
     task_ids: tuple[str, ...],
     moved: list[str],
-    hand_over: Callable[[Seen, WaitingTask], None],
+    producer_for: Callable[[Peeked, WaitingTask], None],
     *,
     done: str,
     as_json: bool,
@@ -221,12 +221,12 @@ def _take(  # noqa: PLR0913 - which, where to, how told
         if not left:
             break
         try:
-            with closing(take(target.connection, lane, left, hand_over=hand_over)) as taken:
+            with closing(take(target.connection, lane, left, hand_over=producer_for)) as taken:
                 for task, problem in taken:
                     if not problem:
                         moved.append(task.task_id)
                     _say(task, problem, done=done, as_json=as_json)
-        except CannotLook as problem:
+        except QueueBusy as problem:
             problems.append(str(problem))
     if left:
         _tell(problems)
@@ -260,7 +260,7 @@ def _record(task: WaitingTask, queue: WorkQueue) -> DeadRecord:
         task=task.task,
         task_id=task.task_id,
         queue=queue.name,
-        family=queue.family,
+        dead_letter_key=queue.dead_letter_key,
         worker="",
         attempts=task.retry,
         died_at_ms=time.time_ns() // 1_000_000,

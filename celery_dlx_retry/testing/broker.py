@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 
-from celery_dlx_retry.core.urls import shown_url
 from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.values.broker_urls import shown_url
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from celery_dlx_retry.core.urls import AMQP_SCHEMES, check_broker_urls
 from celery_dlx_retry.errors import BadBrokerURL, NoBroker
 from celery_dlx_retry.testing import apt, container, node
 from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
@@ -16,6 +15,7 @@ from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.container import MANAGEMENT_PORT, start_container
 from celery_dlx_retry.testing.node import find_scripts, start_private_node
 from celery_dlx_retry.testing.sandbox import WayFailed
+from celery_dlx_retry.values.broker_urls import AMQP_SCHEMES, check_broker_urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

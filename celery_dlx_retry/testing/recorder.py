@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
-from celery_dlx_retry.testing.hooks import hooked
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.testing.assertions import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
+from celery_dlx_retry.testing.patches import hooked
 from celery_dlx_retry.testing.records import RecordFile
 from celery_dlx_retry.testing.sandbox import wait_until
 from celery_dlx_retry.testing.workers import running_worker

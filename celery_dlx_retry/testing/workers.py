@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Where a worker that loads ``celery_dlx_retry.testing.inside`` records.
+#: Where a worker that loads ``celery_dlx_retry.testing.worker_plugin`` records.
 RECORDS = "DLX_TEST_RECORDS"
 START_SECONDS = 30.0
 FIRST_LINES, LAST_LINES = 4, 6
@@ -33,7 +33,14 @@ def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> 
     """Run ``celery -A app worker`` until the block ends; it is ready when the block begins."""
     command = [
         *(sys.executable, "-m", "celery", "-A", app, *(("-b", broker) if broker else ()), "worker"),
-        *("--include", "celery_dlx_retry.testing.inside", "--loglevel", "INFO", "--without-gossip", "--without-mingle"),
+        *(
+            "--include",
+            "celery_dlx_retry.testing.worker_plugin",
+            "--loglevel",
+            "INFO",
+            "--without-gossip",
+            "--without-mingle",
+        ),
         *("--concurrency", "2", *flags),
     ]
     environment = {

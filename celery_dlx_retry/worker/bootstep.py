@@ -20,13 +20,11 @@ from celery.worker.consumer.tasks import Tasks
 from celery.worker.strategy import default
 from click import ClickException
 
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.declare import check
-from celery_dlx_retry.broker.inbound import guard
+from celery_dlx_retry.broker.header_frames import guard
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
-from celery_dlx_retry.broker.queues import check_prefix, has_delayed_retry
-from celery_dlx_retry.core.escaping import escaped
-from celery_dlx_retry.core.server import Server, problems
-from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.broker.work_queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.errors import (
     ConfigurationError,
     DLXError,
@@ -38,9 +36,12 @@ from celery_dlx_retry.errors import (
     NoAnswer,
     TopologyError,
 )
-from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.strays import keep_strays
-from celery_dlx_retry.worker.versions import wait_for_what_is_given
+from celery_dlx_retry.topology.broker_requirements import Server, problems
+from celery_dlx_retry.topology.objects import shared_objects
+from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.worker.celery_compat import wait_for_what_is_given
+from celery_dlx_retry.worker.main_process_publish import close_pipeline, open_pipeline
+from celery_dlx_retry.worker.unprocessable import keep_strays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from kombu.connection import Connection
     from kombu.entity import Queue
 
-    from celery_dlx_retry.core.topology import Topology as Objects
+    from celery_dlx_retry.topology.specs import Topology as Objects
 
 logger = escaped(get_logger(__name__))
 
@@ -78,17 +79,17 @@ class Topology(StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
-        self._runtime = runtime_of(consumer.app)
+        self._context = context_of(consumer.app)
         self._has_stood = False
-        self._runtime.life = secrets.token_hex(8)
+        self._context.start_id = secrets.token_hex(8)
         try:
-            self._runtime.use_flags(flags)
-            self.enabled = self._runtime.is_rabbitmq
+            self._context.use_flags(flags)
+            self.enabled = self._context.is_rabbitmq
             # Before the pool forks: its children inherit what is computed here.
-            self._runtime.foresee()
+            self._context.validate_delays()
             # Before the queues are declared: their arguments cannot be changed afterwards.
             for queue in consumer.app.amqp.queues.consume_from.values() if self.enabled else ():
-                check_prefix(queue, self._runtime.names)
+                check_prefix(queue, self._context.names)
             if self.enabled:
                 _check_strategies(consumer.app)
         except ConfigurationError as exc:
@@ -107,7 +108,7 @@ class Topology(StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Called at every connect, so all of it can be repeated."""
-        self._runtime.consumer = consumer
+        self._context.consumer = consumer
         wait_for_what_is_given(consumer.pool)
         queues = [*consumer.app.amqp.queues.consume_from.values()]
         try:
@@ -122,22 +123,22 @@ class Topology(StartStopStep):
         lanes = sum("x-message-ttl" in dict(queue.arguments) for queue in topology.queues)
         logger.info(
             "topology stands prefix=%s lanes=%d work_queues=%d",
-            self._runtime.settings.prefix, lanes, len(consumer.task_consumer.queues),
+            self._context.settings.prefix, lanes, len(consumer.task_consumer.queues),
         )  # fmt: skip
         logger.debug("topology %r", topology)
         self._return_orphans(consumer.connection, {queue.name for queue in queues})
-        self._runtime.open_pipeline()
+        open_pipeline(self._context)
 
     def stop(self, _consumer: Any) -> None:
         """Called when the worker stops, and when its connection is lost."""
-        self._runtime.close_pipeline()
+        close_pipeline(self._context)
 
     def _stand(self, connection: Connection, queues: list[Queue]) -> Objects:
         """Declare or check; wait for a quorum queue that recovers, and for other processes that make or prune lanes."""
         deadline = None
         while True:
             try:
-                return self._runtime.stand(connection, queues)
+                return self._context.declare_topology(connection, queues)
             except (NoAnswer, LanesBusy) as exc:
                 deadline = deadline or time.monotonic() + RECOVERY_SECONDS
                 left = deadline - time.monotonic()
@@ -153,7 +154,7 @@ class Topology(StartStopStep):
         """Raise Unsuitable unless the broker can do what we need of it; a failover may have led to another one."""
         server = Server.of(connection.connection.server_properties)
         delayed = [queue.name for queue in queues if has_delayed_retry(queue)]
-        for problem in problems(server, lanes=self._runtime.settings.queue_type, delayed_retry=delayed):
+        for problem in problems(server, lanes=self._context.settings.queue_type, delayed_retry=delayed):
             raise problem
         if not server.is_rabbitmq:
             logger.warning("The broker is %s, not RabbitMQ: what is promised was never tested with it.", server)
@@ -166,7 +167,7 @@ class Topology(StartStopStep):
 
     def _return_orphans(self, connection: Connection, queues: set[str]) -> None:
         """Bring home what found none of these queues while it was gone; a problem here must not stop the worker."""
-        names, publisher = self._runtime.names, self._runtime.publisher
+        names, publisher = self._context.names, self._context.publisher
         try:
             with connection.clone() as own, _answers_within(own, ANSWER_SECONDS):
                 found = count_orphans(own, names)
@@ -183,7 +184,7 @@ class Topology(StartStopStep):
     def _is_bare(self, connection: Connection) -> bool:
         # Not by the cluster's name: unless somebody sets it, each node may tell its own.
         try:
-            check(connection, foundation(self._runtime.names))
+            check(connection, shared_objects(self._context.names))
         except Missing:
             return True
         except Forbidden:
@@ -201,7 +202,7 @@ class StartWatch(StartStopStep):
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
-        self.enabled = runtime_of(consumer.app).has_amqp
+        self.enabled = context_of(consumer.app).has_amqp
         self._over = threading.Event()
         super().__init__(consumer, **options)
 

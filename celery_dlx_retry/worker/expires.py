@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.worker.clock import expires_header
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.app.clock import expires_header
+from celery_dlx_retry.app.context import context_of
 
 if TYPE_CHECKING:
     from celery.app.task import Task
@@ -21,7 +21,7 @@ def without_time_to_live(task: Task, options: dict[str, Any]) -> dict[str, Any]:
     expires = options.get("expires", task.expires)
     conf = task.app.conf
     # The first protocol has it in its body, where a header does not replace it.
-    if expires is None or conf.task_always_eager or conf.task_protocol == 1 or not runtime_of(task.app).has_amqp:
+    if expires is None or conf.task_always_eager or conf.task_protocol == 1 or not context_of(task.app).has_amqp:
         return options
     try:
         header = expires_header(task.app, expires)

@@ -11,21 +11,24 @@ from celery import signals
 from celery.exceptions import Retry, WorkerLostError
 from kombu.utils.encoding import safe_repr
 
-from celery_dlx_retry.core.headers import CRASHES, Failure, crashes_of, with_failure
-from celery_dlx_retry.core.rule_retries import history_facts, with_rule_retry
-from celery_dlx_retry.worker.burial import text_of
-from celery_dlx_retry.worker.clock import now_ms
-from celery_dlx_retry.worker.delivery import Parcel, addressed
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.app.clock import now_ms
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
+from celery_dlx_retry.wire.headers import CRASHES, Failure, crashes_of, with_failure
+from celery_dlx_retry.wire.message import PreparedRetry
+from celery_dlx_retry.worker.dead_letter import text_of
+from celery_dlx_retry.worker.run_state import addressed
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.rule_retries import RuleRetry
-    from celery_dlx_retry.core.ways import Way
-    from celery_dlx_retry.worker.delivery import DeliveryInfo
+    from celery_dlx_retry.policy.rule_retries import RuleRetry
+    from celery_dlx_retry.topology.wait_route import WaitRoute
     from celery_dlx_retry.worker.request import DLXRequest
+    from celery_dlx_retry.worker.run_state import DeliveryInfo
 
 
-def write_retry(request: DLXRequest, error: BaseException, there: Way, *, rule: RuleRetry | None) -> Parcel:
+def write_retry(
+    request: DLXRequest, error: BaseException, there: WaitRoute, *, rule: RuleRetry | None
+) -> PreparedRetry:
     """Return the received message with the headers of its retry."""
     info: DeliveryInfo = request.delivery_info
     retries = request._context.retries + 1  # noqa: SLF001 - Celery has no public name for it
@@ -42,8 +45,8 @@ def write_retry(request: DLXRequest, error: BaseException, there: Way, *, rule: 
     if isinstance(error, WorkerLostError):
         headers[CRASHES] = crashes_of(headers) + 1
     headers = addressed(headers, info, queue=info.queue)
-    message = runtime_of(request.app).capture().written(info.message.with_headers(headers))
-    return Parcel(message=message, length_ms=there.length_ms)
+    message = context_of(request.app).capture().written(info.message.with_headers(headers))
+    return PreparedRetry(message=message, length_ms=there.length_ms)
 
 
 def announce_retry(request: DLXRequest, error: BaseException, delay_ms: int, exc_info: Any) -> None:

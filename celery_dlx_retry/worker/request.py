@@ -27,35 +27,35 @@ from celery.worker.request import Request
 from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
-from celery_dlx_retry.core.escaping import escaped
-from celery_dlx_retry.core.frame import has_room, room_beside
-from celery_dlx_retry.core.header_numbers import MOST_RETRIES, retries_of
-from celery_dlx_retry.core.headers import crashes_of
-from celery_dlx_retry.core.policy import Dead, LetFail, Wait
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.soundness import FORGEABLE, flaw_of
-from celery_dlx_retry.core.ways import Wish
+from celery_dlx_retry.app.clock import is_due
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.failure_pause import place_of
+from celery_dlx_retry.app.known_delays import delay_after_crash_ms
 from celery_dlx_retry.errors import DLXError, Nacked, Unpublishable
-from celery_dlx_retry.worker.announced import delay_after_crash_ms
-from celery_dlx_retry.worker.budget import charged, pay_in, refused
-from celery_dlx_retry.worker.burial import bury
-from celery_dlx_retry.worker.celerys import is_function
-from celery_dlx_retry.worker.clock import is_due
-from celery_dlx_retry.worker.delivery import DeliveryInfo, Parcel, as_sent, message_of
-from celery_dlx_retry.worker.forwarding import can_forward, forward
+from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.wait_route import WaitKind
+from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
+from celery_dlx_retry.wire.header_size import has_room, room_beside
+from celery_dlx_retry.wire.headers import crashes_of
+from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
+from celery_dlx_retry.worker.celery_compat import storable
+from celery_dlx_retry.worker.celery_publish import log_retry
+from celery_dlx_retry.worker.dead_letter import bury
+from celery_dlx_retry.worker.give_back import nack
+from celery_dlx_retry.worker.main_process_publish import can_forward, forward
 from celery_dlx_retry.worker.main_process_retry import announce_retry, write_retry
-from celery_dlx_retry.worker.pace import place_of
-from celery_dlx_retry.worker.returning import nack
-from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.sending import log_retry
+from celery_dlx_retry.worker.patch_detection import is_function
+from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
+from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
 from celery_dlx_retry.worker.trace import as_lost, as_raised
-from celery_dlx_retry.worker.versions import storable
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.message import Message
-    from celery_dlx_retry.core.policy import Decision
-    from celery_dlx_retry.core.rule_retries import RuleRetry
-    from celery_dlx_retry.core.topology import WorkQueue
+    from celery_dlx_retry.policy.decision import Decision
+    from celery_dlx_retry.policy.rule_retries import RuleRetry
+    from celery_dlx_retry.topology.names import WorkQueue
+    from celery_dlx_retry.wire.message import Message, PreparedRetry
 
 logger = escaped(get_logger(__name__))
 
@@ -86,20 +86,20 @@ class DLXRequest(Request):
         # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
         if (retries := self._request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
             self._request_dict["retries"] = retries_of(self._request_dict)
-        runtime = runtime_of(self._app)
-        if not runtime.is_rabbitmq:
+        context = context_of(self._app)
+        if not context.is_rabbitmq:
             return
         if is_due(self._eta):
             # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
             self._eta = None
-        queue, value = runtime.queue_of(message), message_of(message)
+        queue, value = context.queue_of(message), message_of(message)
         self._delivery_info = self._request_dict["delivery_info"] = DeliveryInfo(
-            as_sent(self._delivery_info, value, queue=queue, names=runtime.names),
+            as_sent(self._delivery_info, value, queue=queue, names=context.names),
             queue=queue,
             message=value,
-            worker=f"{self.hostname}/{runtime.life}",
-            is_bound=runtime.is_bound(queue),
-            forwards=runtime.is_bound(queue) and runtime.pipeline is not None,
+            worker=f"{self.hostname}/{context.start_id}",
+            is_bound=context.is_bound(queue),
+            forwards=context.is_bound(queue) and context.pipeline is not None,
             is_watched=self._is_watched(),
         )
 
@@ -116,13 +116,13 @@ class DLXRequest(Request):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
-        parcel: Parcel | None = exc_info.__dict__.pop("dlx_parcel", None)
+        parcel: PreparedRetry | None = exc_info.__dict__.pop("dlx_parcel", None)
         if parcel is not None:
             options = {"send_failed_event": send_failed_event, "return_ok": return_ok}
             then = functools.partial(self._on_forwarded, parcel, exc_info, options)
             # Its run is over. Whoever cancels what is active would end a process that is busy with another task.
             state.task_ready(self)
-            forward(runtime_of(self._app), parcel, self._queue, then)
+            forward(context_of(self._app), parcel, self._queue, then)
             return None
         if getattr(exc_info, "dlx_given_back", None) is not None:
             self._give_back(exc_info.dlx_given_back, has_waited=not self._delivery_info.forwards)  # type: ignore[attr-defined]
@@ -207,7 +207,9 @@ class DLXRequest(Request):
             self.acknowledge()
             self.send_event("task-rejected", requeue=requeue)
 
-    def _on_forwarded(self, parcel: Parcel, exc_info: Any, options: dict[str, bool], problem: DLXError | None) -> None:
+    def _on_forwarded(
+        self, parcel: PreparedRetry, exc_info: Any, options: dict[str, bool], problem: DLXError | None
+    ) -> None:
         """The retry that came with a result is published, or not."""
         if isinstance(problem, Unpublishable):
             self.on_failure(as_raised(problem))  # a dead letter; the pool process has stored no failure
@@ -218,9 +220,9 @@ class DLXRequest(Request):
         self._retry_is_out(parcel)
         self.on_failure(exc_info, **options)
 
-    def _retry_is_out(self, parcel: Parcel) -> None:
-        runtime = runtime_of(self._app)
-        runtime.paces.reached(runtime.lanes.place(self._queue, parcel.length_ms))
+    def _retry_is_out(self, parcel: PreparedRetry) -> None:
+        context = context_of(self._app)
+        context.paces.reached(context.lanes.place(self._queue, parcel.length_ms))
         self._is_settled = True
         retry = self._context.retries + 1
         log_retry(self.name, self.id, retry=retry, delay_ms=parcel.length_ms, queue=self._queue.name)
@@ -245,17 +247,17 @@ class DLXRequest(Request):
 
     def _is_failure(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if Celery is to handle a failure now, False if the task lives on."""
-        runtime = runtime_of(self._app)
-        if runtime.quick_pace.left():
+        context = context_of(self._app)
+        if context.quick_pace.left():
             self._give_back("")  # a moment ago it could not be done, and the event loop stood still to find out
             return False
         try:
             is_failure = self._settle(error, exc_info)
         except Exception as problem:  # noqa: BLE001 - billiard would swallow it, and the delivery would hang for ever
-            runtime.quick_pace.failed()
+            context.quick_pace.failed()
             self._not_handed_over(problem)
             return False
-        runtime.quick_pace.succeeded()
+        context.quick_pace.succeeded()
         return is_failure
 
     def _not_handed_over(self, problem: Exception) -> None:
@@ -266,12 +268,12 @@ class DLXRequest(Request):
     def _give_back(self, place: str, *, has_waited: bool = False) -> None:
         """Let the delivery go back to its queue after a pause, which the event loop must not sit out."""
         state.task_ready(self)
-        runtime = runtime_of(self._app)
+        context = context_of(self._app)
         self.message.reject = functools.partial(nack, self.message)
-        if has_waited or runtime.consumer is None:
+        if has_waited or context.consumer is None:
             self.reject(requeue=True)
         else:
-            runtime.consumer.timer.call_after(runtime.paces.failed(place), self.reject, (True,))
+            context.consumer.timer.call_after(context.paces.failed(place), self.reject, (True,))
 
     def _settle(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
@@ -288,7 +290,7 @@ class DLXRequest(Request):
         if isinstance(decision, Dead):
             info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
             bury(
-                runtime_of(self._app),
+                context_of(self._app),
                 info.message,
                 info.queue,
                 reason=decision.reason,
@@ -307,10 +309,10 @@ class DLXRequest(Request):
         # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
         has_retries = "task" in message.headers and _has_room(message)
         if isinstance(error, WorkerLostError):
-            crashes, runtime = crashes_of(message.headers) + 1, runtime_of(self._app)
-            if not has_retries or crashes >= runtime.settings.crash_limit:
+            crashes, context = crashes_of(message.headers) + 1, context_of(self._app)
+            if not has_retries or crashes >= context.settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
-            return Wait(delay_after_crash_ms(crashes, runtime.settings))
+            return Wait(delay_after_crash_ms(crashes, context.settings))
         if isinstance(error, TimeLimitExceeded):
             return self._decision_on_timeout(error, has_retries=has_retries)
         return Dead(Reason.FAILED)
@@ -335,9 +337,9 @@ class DLXRequest(Request):
 
     def _is_retried_later(self, error: BaseException, wait: Wait, exc_info: Any) -> bool:
         """Whether the event loop has taken the retry over; what is left is done when it is published."""
-        runtime = runtime_of(self._app)
-        is_forwarded = can_forward(runtime) and runtime.is_bound(self._queue)
-        there = runtime.lanes.plain(self._queue, wait.delay_ms) if is_forwarded else None
+        context = context_of(self._app)
+        is_forwarded = can_forward(context) and context.is_bound(self._queue)
+        there = context.lanes.plain(self._queue, wait.delay_ms) if is_forwarded else None
         if there is None:
             return False
         parcel = write_retry(self, error, there, rule=self._rule)
@@ -350,18 +352,18 @@ class DLXRequest(Request):
             else:
                 self._not_handed_over(problem)
 
-        forward(runtime, parcel, self._queue, then)
+        forward(context, parcel, self._queue, then)
         return True
 
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
-        runtime = runtime_of(self._app)
-        there = runtime.way_for(self._queue, delay_ms, wish=Wish.RETRY, quickly=True)
+        context = context_of(self._app)
+        there = context.wait_route(self._queue, delay_ms, wish=WaitKind.RETRY, quickly=True)
         parcel = write_retry(self, error, there, rule=self._rule)
-        with runtime.hand_over(there, quickly=True) as producer:
+        with context.producer_for(there, quickly=True) as producer:
             producer.publish_message(parcel.message, exchange=there.exchange, routing_key=there.routing_key)
         self._end_retry(error, parcel, exc_info)
 
-    def _end_retry(self, error: BaseException, parcel: Parcel, exc_info: Any) -> None:
+    def _end_retry(self, error: BaseException, parcel: PreparedRetry, exc_info: Any) -> None:
         self._retry_is_out(parcel)
         self.acknowledge()
         state.task_ready(self)

@@ -12,15 +12,9 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 from kombu.serialization import registry
 
-from celery_dlx_retry.core.breaker import Breaker
-from celery_dlx_retry.core.budget import as_budget
-from celery_dlx_retry.core.escaping import escaped
-from celery_dlx_retry.core.headers import Failure, own_headers, with_failure
-from celery_dlx_retry.core.lanes import backoff_delays_ms
-from celery_dlx_retry.core.policy import MAX_DELAY_MS, Wait, as_policy
-from celery_dlx_retry.core.rule_retries import history_facts, with_rule_retry
-from celery_dlx_retry.core.units import to_ms
-from celery_dlx_retry.core.ways import Wish
+from celery_dlx_retry.app.clock import delay_ms, now_ms
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.task_options import bind_with_options, is_acknowledged_early
 from celery_dlx_retry.errors import (
     DeadLetter,
     InvalidDelay,
@@ -30,33 +24,40 @@ from celery_dlx_retry.errors import (
     PublishError,
     TopologyError,
 )
-from celery_dlx_retry.worker.appointments import is_appointment, make, not_before_due
+from celery_dlx_retry.policy.breaker import Breaker
+from celery_dlx_retry.policy.budget import as_budget
+from celery_dlx_retry.policy.decision import MAX_DELAY_MS, Wait, as_policy
+from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
+from celery_dlx_retry.topology.lanes import backoff_delays_ms
+from celery_dlx_retry.topology.wait_route import WaitKind
+from celery_dlx_retry.values.durations import to_ms
+from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.wire.headers import Failure, own_headers, with_failure
+from celery_dlx_retry.wire.message import PreparedRetry
 from celery_dlx_retry.worker.bootstep import install
-from celery_dlx_retry.worker.budget import retry_within
-from celery_dlx_retry.worker.burial import text_of
-from celery_dlx_retry.worker.celerys import is_internal, is_map
-from celery_dlx_retry.worker.clock import delay_ms, now_ms
-from celery_dlx_retry.worker.decision import decision_on, grant_retry
-from celery_dlx_retry.worker.delivery import Parcel, addressed, attempt_of, is_ours
+from celery_dlx_retry.worker.celery_compat import keep_ignore_result
+from celery_dlx_retry.worker.celery_publish import log_retry, send_retry, write
+from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
+from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.django import keep_on_commit
-from celery_dlx_retry.worker.elsewhere import carried_headers, retry_elsewhere
 from celery_dlx_retry.worker.expires import without_time_to_live
-from celery_dlx_retry.worker.guard import guard_hooks, guarded
-from celery_dlx_retry.worker.options import bind_with_options, is_acknowledged_early
-from celery_dlx_retry.worker.returning import give_back
-from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.sending import log_retry, send_retry, write
+from celery_dlx_retry.worker.give_back import give_back
+from celery_dlx_retry.worker.other_brokers import carried_headers, retry_elsewhere
+from celery_dlx_retry.worker.patch_detection import is_internal, is_map
+from celery_dlx_retry.worker.process_budget import retry_within
+from celery_dlx_retry.worker.run import guard_hooks, guarded
+from celery_dlx_retry.worker.run_state import addressed, is_ours, run_state_of
+from celery_dlx_retry.worker.task_decision import decision_on, grant_retry
 from celery_dlx_retry.worker.trace import traced
-from celery_dlx_retry.worker.versions import keep_ignore_result
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_dlx_retry.core.backoff import PolicyLike
-    from celery_dlx_retry.core.budget import BudgetLike
-    from celery_dlx_retry.core.policy import Decision
-    from celery_dlx_retry.core.topology import WorkQueue
-    from celery_dlx_retry.worker.delivery import DeliveryInfo
+    from celery_dlx_retry.policy.budget import BudgetLike
+    from celery_dlx_retry.policy.decision import Decision
+    from celery_dlx_retry.policy.policies import PolicyLike
+    from celery_dlx_retry.topology.names import WorkQueue
+    from celery_dlx_retry.worker.run_state import DeliveryInfo
 
 logger = escaped(get_logger(__name__))
 
@@ -181,7 +182,7 @@ class DLXRetryTask(Task):
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
-        attempt = attempt_of(request)
+        attempt = run_state_of(request)
         attempt.is_last_word = throw
         attempt.error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
         when = {"eta": eta, "countdown": countdown, "max_retries": max_retries}
@@ -196,7 +197,7 @@ class DLXRetryTask(Task):
             if attempt.is_exhausted:
                 return ask(**when)
             if when["countdown"] is None and not when["eta"]:
-                when["countdown"] = self._default_delay(runtime_of(self.app).settings.max_delay_ms)
+                when["countdown"] = self._default_delay(context_of(self.app).settings.max_delay_ms)
             length_ms = delay_ms(self.app, countdown=when["countdown"], eta=when["eta"])
             wait = Wait(length_ms, granted.latest_ms if granted else None)
             return retry_within(self, attempt, ask, wait, when)
@@ -269,17 +270,17 @@ class DLXRetryTask(Task):
     def _retry_async(
         self, apply_async: Any, options: dict[str, Any], queue: WorkQueue, wait_ms: int, request: Any
     ) -> Any:
-        attempt, info = attempt_of(request), request.delivery_info
-        runtime = runtime_of(self.app)
+        attempt, info = run_state_of(request), request.delivery_info
+        context = context_of(self.app)
         there = None
         if info.is_bound:
-            runtime.trust(info.queue)
+            context.mark_bound(info.queue)
         if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
-            there = runtime.lanes.plain(queue, wait_ms)
+            there = context.lanes.plain(queue, wait_ms)
         # If the lane may be missing, this process publishes by itself, which makes the lane.
-        is_forwarded = there is not None and runtime.lanes.expects(there) and _REFUSABLE.isdisjoint(_names(options))
+        is_forwarded = there is not None and context.lanes.expects(there) and _REFUSABLE.isdisjoint(_names(options))
         if there is None or not is_forwarded:
-            there = runtime.way_for(queue, wait_ms, wish=Wish.RETRY)
+            there = context.wait_route(queue, wait_ms, wish=WaitKind.RETRY)
         failure = Failure(
             attempt=request.retries + 1,
             at_ms=now_ms(),
@@ -295,15 +296,15 @@ class DLXRetryTask(Task):
         options["add_to_parent"] = False
         if is_forwarded:
             result, message = write(self, apply_async, options, queue=queue, there=there)
-            parcel = Parcel(message=message, length_ms=there.length_ms)
+            parcel = PreparedRetry(message=message, length_ms=there.length_ms)
             if len(message.body) <= max(_SURELY_TAKEN_BYTES, len(info.message.body)):
                 attempt.parcel, attempt.is_handed_over = parcel, True
                 return result
             # The broker has not taken so long a body of this task yet, and may refuse it.
-            runtime.publish_retry(parcel, queue)
+            context.publish_retry(parcel, queue)
         else:
             result = send_retry(self, apply_async, options, queue=queue, there=there)
-            runtime.published(there)
+            context.published(there)
         attempt.is_handed_over = True
         log_retry(self.name, request.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=queue.name)
         return result
@@ -357,7 +358,7 @@ class DLXRetryTask(Task):
             )
         if queue is None:
             raise InvalidRoute(exchange=exchange, routing_key=routing_key)
-        return runtime_of(self.app).adopt(queues[queue] if isinstance(queue, str) else queue)
+        return context_of(self.app).ensure_work_queue(queues[queue] if isinstance(queue, str) else queue)
 
 
 def _names(options: dict[str, Any]) -> set[str]:

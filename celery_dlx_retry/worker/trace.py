@@ -25,14 +25,14 @@ from celery.utils.log import get_logger
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from kombu.exceptions import EncodeError
 
-from celery_dlx_retry.core.escaping import escaped
-from celery_dlx_retry.worker.breaker import held_back, tell
-from celery_dlx_retry.worker.budget import pay_in
-from celery_dlx_retry.worker.celerys import is_function, is_method
-from celery_dlx_retry.worker.delivery import Attempt, DeliveryInfo
-from celery_dlx_retry.worker.ends import is_end_of_run
-from celery_dlx_retry.worker.pace import place_of
-from celery_dlx_retry.worker.versions import storable
+from celery_dlx_retry.app.failure_pause import place_of
+from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.worker.celery_compat import storable
+from celery_dlx_retry.worker.patch_detection import is_function, is_method
+from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
+from celery_dlx_retry.worker.process_breaker import held_back, tell
+from celery_dlx_retry.worker.process_budget import pay_in
+from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,7 +161,7 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         info = (request or {}).get("delivery_info")
         if not isinstance(info, DeliveryInfo):
             return tracer(uuid, args, kwargs, request)
-        attempt = info.attempt = Attempt()
+        attempt = info.attempt = RunState()
         held = held_back(task, info, task_id=uuid)
         if held is not None:
             _write_on(held.retval, attempt)
@@ -184,7 +184,7 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
     return trace
 
 
-def _write_on(result: Any, attempt: Attempt) -> None:
+def _write_on(result: Any, attempt: RunState) -> None:
     """What the main process is to know of the attempt."""
     result.dlx_is_settled = attempt.is_settled
     result.dlx_parcel = attempt.parcel
@@ -192,7 +192,7 @@ def _write_on(result: Any, attempt: Attempt) -> None:
         result.dlx_given_back = place_of(attempt.problem) if attempt.problem is not None else ""
 
 
-def _ends_unstored(error: Any, task: Any, attempt: Attempt, request: Any) -> bool:
+def _ends_unstored(error: Any, task: Any, attempt: RunState, request: Any) -> bool:
     """Whether the task is done, and only its result could not be stored; it is acknowledged then, as Celery does.
 
     What a body raised is settled or given back by now. A result that cannot be encoded is the task's own failure. The
@@ -236,7 +236,7 @@ def _is_from_mark_as_done(error: BaseException, backend: Any) -> bool:
     return False
 
 
-def _outcome_of(error: BaseException, task: Any, attempt: Attempt, request: Any) -> Any:
+def _outcome_of(error: BaseException, task: Any, attempt: RunState, request: Any) -> Any:
     """What to tell the main process of an error that Celery's tracer did not take; None if it is to fly on."""
     if isinstance(error, (WorkerShutdown, WorkerTerminate)):
         return None

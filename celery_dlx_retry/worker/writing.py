@@ -15,13 +15,13 @@ from kombu.messaging import Producer
 from kombu.serialization import dumps
 from kombu.utils.functional import maybe_list
 
-from celery_dlx_retry.broker.publish import PERSISTENT
-from celery_dlx_retry.core.frame import check_properties, has_room, room_beside
-from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.worker.celerys import is_function, is_method
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.sync_publisher import PERSISTENT
+from celery_dlx_retry.wire.header_size import check_properties, has_room, room_beside
+from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.worker.celery_compat import dumps_models
+from celery_dlx_retry.worker.patch_detection import is_function, is_method
 from celery_dlx_retry.worker.routes import PLACES, all_options
-from celery_dlx_retry.worker.runtime import runtime_of
-from celery_dlx_retry.worker.versions import dumps_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def _is_celerys_own(task: Any, apply_async: Callable[..., Any]) -> bool:
     """Whether all on the way is Celery's, and nobody listens there."""
     app = task.app
     return (
-        runtime_of(app).is_sending_plain
+        context_of(app).is_sending_plain
         and not any(signal.receivers for signal in _SIGNALS)
         and is_method(apply_async, "celery.app.task")
         and is_method(task.shadow_name, "celery.app.task")
@@ -120,7 +120,7 @@ def _write(
     if not has_room(headers, room=room_beside(properties)):
         return None
     if not ignore_result:
-        app.backend.on_task_call(runtime_of(app).capture(), given["task_id"])
+        app.backend.on_task_call(context_of(app).capture(), given["task_id"])
     content_type, content_encoding, data = dumps(body, given["serializer"])
     result = task.AsyncResult(given["task_id"])
     result.ignored = ignore_result

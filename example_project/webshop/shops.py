@@ -10,11 +10,11 @@ from pathlib import Path
 
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.broker.look import counts
-from celery_dlx_retry.core.topology import WorkQueue
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, free_ports, listens
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.topology.names import WorkQueue
 from example_project.webshop.flask_shop import celery_app
 from example_project.webshop.plain import lay_out
 
@@ -92,9 +92,9 @@ class Shops:
 
     def waiting(self):
         """How many wait in the broker, in the lanes that the tasks' policies and options name."""
-        runtime = runtime_of(celery_app)
+        context = context_of(celery_app)
         return self._count(
-            [runtime.names.lane(queue, ms) for queue in self._work_queues() for ms in runtime.exact_lanes]
+            [context.names.lane(queue, ms) for queue in self._work_queues() for ms in context.exact_lanes]
         )
 
     def _work_queues(self):
@@ -124,9 +124,9 @@ class Shops:
 
     def delete_names(self):
         """Leave a broker that is not ours as it was."""
-        runtime = runtime_of(celery_app)
-        topology = runtime.plan([celery_app.amqp.Queues([])[queue] for queue in self.queues.values()])
-        names = {*self.queues.values(), *runtime.wait_queues(self._work_queues())}
+        context = context_of(celery_app)
+        topology = context.plan([celery_app.amqp.Queues([])[queue] for queue in self.queues.values()])
+        names = {*self.queues.values(), *context.wait_queues(self._work_queues())}
         names |= {it.name for it in (*topology.queues, *topology.exchanges)}
         with Connection(self._url) as connection:
             for each in sorted(names):

@@ -17,15 +17,16 @@ from click.testing import CliRunner
 from kombu.connection import Connection
 from support import eventually
 
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker import declare as declare_module
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.broker.publish import Publisher
+from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.cli import dlx
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.headers import Failure, with_failure
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import WorkQueue, around, foundation
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.headers import Failure, with_failure
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -70,7 +71,9 @@ class Desk:
                     name, durable=True, auto_delete=False, arguments={"x-queue-type": kind}
                 )
                 names = self._names[kind]
-                declare_module.declare(connection, foundation(names) | around(names, WorkQueue(name=name)))
+                declare_module.declare(
+                    connection, shared_objects(names) | work_queue_objects(names, WorkQueue(name=name))
+                )
         declare_module.SETTLE_SECONDS = settle
 
     @cached_property
@@ -84,7 +87,7 @@ class Desk:
     def close(self) -> None:
         self.publisher.close()
         if "app" in self.__dict__:
-            runtime_of(self.app).publisher.close()
+            context_of(self.app).publisher.close()
             self.app.close()
 
     def dead_queue(self, kind: str) -> str:
@@ -102,7 +105,7 @@ class Desk:
                 "task": "project.succeed",
                 "task_id": task_id,
                 "queue": self.work[kind],
-                "family": self.work[kind],
+                "dead_letter_key": self.work[kind],
                 "worker": "w@h",
                 "attempts": 1,
                 "died_at_ms": now_ms,
@@ -119,7 +122,7 @@ class Desk:
             producer.publish(
                 [list(args), kwargs or {}, embed],
                 exchange=self.project.names.dead(),
-                routing_key=record.family,
+                routing_key=record.dead_letter_key,
                 headers=headers,
                 correlation_id=task_id,
                 **sent,

@@ -48,7 +48,7 @@ def test_without_the_return_exchange_celery_loses_the_retry_of_what_came_back_fr
     with Connection(project.url) as connection, project.worker(module="project_plain", pool="solo") as plain:
         eventually(lambda: plain.log.count("retry: Retry in 1s") == 1)  # it came back, and now Celery holds it
 
-        connection.default_channel.exchange_delete(project.names.back())
+        connection.default_channel.exchange_delete(project.names.return_exchange())
 
         eventually(lambda: plain.log.count("retry: Retry in 1s") == 2)  # and holds nothing: the broker dropped it
         later = project.send("heal", 0, countdown=2)

@@ -18,10 +18,11 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.testing.chaos.count import Count, End, count
 from celery_dlx_retry.testing.sandbox import free_ports
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
 
 COMMAND = [sys.executable, "-m", "celery_dlx_retry.testing.chaos"]
 WAIT_MS = 300
@@ -117,7 +118,7 @@ def lost_by_a_crash(broker, prefix, kind):
     names, work = Names(prefix=prefix, kind=kind), WorkQueue(name=prefix)
     with Connection(broker.url) as connection:
         connection.channel().queue_declare(prefix, durable=True, auto_delete=False)  # a classic work queue
-        declare(connection, foundation(names) | around(names, work) | lane(names, work, WAIT_MS))
+        declare(connection, shared_objects(names) | work_queue_objects(names, work) | lane(names, work, WAIT_MS))
     publisher = Publisher(lambda: Connection(broker.url), confirm_timeout_ms=10_000)
     sent, age = 0, Age()
     with closing(publisher), publisher.producer() as producer:

@@ -19,7 +19,7 @@ from support import eventually
 
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import Selection
-from celery_dlx_retry.core.letterfilter import LetterFilter
+from celery_dlx_retry.deadletters.filter import LetterFilter
 from tests.unit.letters import a_letter
 
 HOUR_MS = 3_600_000
@@ -114,7 +114,9 @@ def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_mean
     app = Celery("shop", broker="amqp://", set_as_current=False)
     app.conf.dlx_dead_letter_queue = "all.dead"
     selection = Selection(app=app, named=("orders",), chosen=LetterFilter())
-    ours, theirs = (replace(a_letter(queue=name, family=name), queue="all.dead") for name in ("orders", "mails"))
+    ours, theirs = (
+        replace(a_letter(queue=name, dead_letter_key=name), queue="all.dead") for name in ("orders", "mails")
+    )
 
     assert selection.wanted(ours)
     assert not selection.wanted(theirs)
@@ -366,7 +368,7 @@ def test_an_orphan_keeps_its_work_queue_through_export_and_import(desk, tmp_path
     with Connection(desk.project.url) as connection:
         channel = connection.default_channel
         wait = f"{names.prefix}.v1.wait.classic.test"
-        arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": names.back()}
+        arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": names.return_exchange()}
         channel.queue_declare(wait, durable=True, auto_delete=False, arguments=arguments)
         channel.exchange_declare(wait, "fanout", auto_delete=False)
         channel.queue_bind(wait, wait)

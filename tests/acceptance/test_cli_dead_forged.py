@@ -14,14 +14,15 @@ from kombu.common import Broadcast
 from kombu.connection import Connection
 from support import eventually
 
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.queues import dlx_queue
+from celery_dlx_retry.broker.work_queues import dlx_queue
 from celery_dlx_retry.cli.dead.destinations import Destinations
-from celery_dlx_retry.core.dead_record import with_record
-from celery_dlx_retry.core.headers import ORIGINAL
-from celery_dlx_retry.core.topology import WorkQueue, around
 from celery_dlx_retry.errors import NoDestination
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import work_queue_objects
+from celery_dlx_retry.wire.dead_record import with_record
+from celery_dlx_retry.wire.headers import ORIGINAL
 from tests.unit.letters import a_letter, a_message
 
 BODY = b'[["real"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
@@ -44,7 +45,7 @@ def rejecting(request, shared_desk):
     queue = dlx_queue(f"{prefix}.rejecting.{request.param}", queue_type=request.param, prefix=prefix)
     with Connection(shared_desk.project.url) as connection:
         queue(connection.default_channel).declare()
-        declare(connection, around(shared_desk.project.names, WorkQueue(name=queue.name)))
+        declare(connection, work_queue_objects(shared_desk.project.names, WorkQueue(name=queue.name)))
     return queue.name
 
 
@@ -61,7 +62,7 @@ def reject(desk, queue, headers):
 
 def forged(victim, task_id="x"):
     """The headers of a message whose sender wants it to be in the queue of another app."""
-    record = a_letter(queue=victim, family=victim, task_id=task_id, error="forged").record
+    record = a_letter(queue=victim, dead_letter_key=victim, task_id=task_id, error="forged").record
     original = {"body": FORGED_BODY, "content_encoding": "utf-8"}
     return with_record({"id": task_id, "task": "project.succeed", "retries": 0, ORIGINAL: original}, record)
 
@@ -90,7 +91,7 @@ def test_a_forged_record_does_not_choose_the_queue_of_a_replay(desk, victim, rej
     asked = desk.dlx("replay", "-q", rejecting, code=1, answer="n\n")
     replayed = desk.dlx("replay", "-q", rejecting, "--yes")
 
-    assert (listed["queue"], listed["family"], listed["reason"], listed["error"]) == (
+    assert (listed["queue"], listed["dead_letter_key"], listed["reason"], listed["error"]) == (
         rejecting,
         rejecting,
         "rejected",
@@ -124,7 +125,7 @@ def test_what_a_worker_buries_carries_no_original_of_its_sender(desk, victim):
     queue = WorkQueue(name=desk.work["classic"])
     message = a_message(BODY, headers=forged(victim))
 
-    runtime_of(desk.app).publish_dead(message, queue, a_letter(queue=queue.name, family=queue.name).record)
+    context_of(desk.app).publish_dead(message, queue, a_letter(queue=queue.name, dead_letter_key=queue.name).record)
 
     desk.lying(1)
     (letter,) = desk.letters("classic")
@@ -183,11 +184,13 @@ def test_a_letter_that_names_a_queue_of_others_is_no_canary(desk, victim):
     desk.lying(1)
 
 
-@pytest.mark.parametrize("family", ["x" * 255, "\ud800", "\x1b[2J"])
-def test_a_forged_family_does_not_stop_the_canaries(desk, family):
+@pytest.mark.parametrize("dead_letter_key", ["x" * 255, "\ud800", "\x1b[2J"])
+def test_a_forged_family_does_not_stop_the_canaries(desk, dead_letter_key):
     headers = with_record({"id": "x"}, a_letter(queue=desk.work["classic"], task_id="x").record)
     with closing(Connection(desk.project.url)) as connection:
-        message = RawMessage(BODY, application_headers={**headers, "dlx-dead-family": family}, delivery_mode=2)
+        message = RawMessage(
+            BODY, application_headers={**headers, "dlx-dead-letter-key": dead_letter_key}, delivery_mode=2
+        )
         connection.default_channel.basic_publish(message, "", desk.dead_queue("classic"))
     desk.lying(1)
 
@@ -202,11 +205,11 @@ def test_a_copy_of_a_broadcast_queue_is_a_queue_of_the_app():
     app.conf.task_queues = [Broadcast("news"), Broadcast("rates", queue="rates", unique=True)]
     destination = Destinations(app, named=(), to_queue=None)
 
-    assert destination(a_letter(queue="bcast.0815", family="news")) == "bcast.0815"
-    assert destination.dead_letters(a_letter(queue="bcast.0815", family="news")) == "news.dead"
-    assert destination.dead_letters(a_letter(queue="rates.0815", family="forged")) == "rates.dead"
+    assert destination(a_letter(queue="bcast.0815", dead_letter_key="news")) == "bcast.0815"
+    assert destination.dead_letters(a_letter(queue="bcast.0815", dead_letter_key="news")) == "news.dead"
+    assert destination.dead_letters(a_letter(queue="rates.0815", dead_letter_key="forged")) == "rates.dead"
     with pytest.raises(NoDestination, match="'orders', which this app does not know"):
-        destination(replace(a_letter(queue="orders", family="news"), queue="news.dead"))
+        destination(replace(a_letter(queue="orders", dead_letter_key="news"), queue="news.dead"))
 
 
 def test_in_a_dead_letter_queue_that_all_share_a_letter_may_name_queues_of_the_app_only():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kombu.connection import Connection
 from support import shown
 
-from celery_dlx_retry.core.export import to_line
+from celery_dlx_retry.deadletters.export import to_line
 from tests.unit.letters import a_letter, a_message
 
 RED = "\x1b[31m"

@@ -12,7 +12,8 @@ from kombu.connection import Connection
 from celery_dlx_retry.broker import management as management_module
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.cli import dlx
-from celery_dlx_retry.core.topology import WorkQueue, around
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import work_queue_objects
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def unknown_queue(desk):
     queue = WorkQueue(name=f"{desk.project.prefix}.only-by-q")
     with Connection(desk.project.url) as connection:
         connection.default_channel.queue_declare(queue.name, durable=True, auto_delete=False)
-        declare(connection, around(desk.project.names, queue))
-    desk.bury("hidden", queue=queue.name, family=queue.name)
+        declare(connection, work_queue_objects(desk.project.names, queue))
+    desk.bury("hidden", queue=queue.name, dead_letter_key=queue.name)
     yield queue.name
     desk.take(desk.project.names.dead_letters(queue.name))
 

@@ -15,13 +15,14 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.state import QueueState
+from celery_dlx_retry.broker.queue_status import QueueState
 from celery_dlx_retry.broker.waiting import WaitingTask
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.drift import Drift
-from celery_dlx_retry.core.headers import Failure, with_failure
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import Names, WorkQueue, lane
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.drift import Drift
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.headers import Failure, with_failure
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "commands.md", DOCS / "doctor.md", DOCS / "brokers.md"]
@@ -117,7 +118,7 @@ class Shop:
     def dead_letter(self):
         record = DeadRecord(
             reason=Reason.EXHAUSTED, task="shop.charge", task_id="7cd82915-9890-4b6f-8ecd-87914c52677f",
-            queue=self.work, family=self.work, worker="w@app3", attempts=3, died_at_ms=AT_MS,
+            queue=self.work, dead_letter_key=self.work, worker="w@app3", attempts=3, died_at_ms=AT_MS,
         )  # fmt: skip
         return with_record({}, record)
 

@@ -16,8 +16,9 @@ from kombu.utils.url import url_to_parts
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.look import looking
-from celery_dlx_retry.core.topology import WorkQueue, around
+from celery_dlx_retry.broker.peek import looking
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import work_queue_objects
 from tests.acceptance.commandline import invoke
 from tests.worker.stage import stage
 
@@ -59,7 +60,7 @@ def test_the_status_shows_queues_that_only_a_worker_names_and_those_that_were_na
     other = WorkQueue(name=f"{project.prefix}.only-by-q")
     with Connection(project.url) as connection:
         connection.default_channel.queue_declare(other.name, durable=True, auto_delete=False)
-        declare(connection, around(project.names, other))
+        declare(connection, work_queue_objects(project.names, other))
 
     everything, named = dlx.json("status"), dlx.json("status", "-Q", project.queue)
     dead, others_dead = (project.names.dead_letters(name) for name in (project.queue, other.name))

@@ -11,7 +11,8 @@ from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.management import management_of
-from celery_dlx_retry.core.topology import WorkQueue, lane
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import lane
 from tests.acceptance.commandline import CommandLine, invoke
 from tests.worker.stage import stage
 

@@ -18,13 +18,13 @@ from celery.bin.worker import worker
 from kombu.connection import Connection
 
 from celery_dlx_retry import cli
-from celery_dlx_retry.core import headers
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.headers import Failure, with_failure
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.rule_retries import RULE_RETRIES
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.unreadable import UNREADABLE
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.policy.rule_retries import RULE_RETRIES
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.wire import headers
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.headers import Failure, with_failure
+from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -258,7 +258,7 @@ def dead_letter(*, waits_ms, died_at, **facts):
     record = DeadRecord(
         **facts,
         queue="shop",
-        family="shop",
+        dead_letter_key="shop",
         worker="worker1@app3",
         attempts=len(waits_ms) + 1,
         died_at_ms=died_at_ms,

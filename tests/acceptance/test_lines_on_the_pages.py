@@ -25,9 +25,9 @@ from harness import Worker
 from kombu.connection import Connection
 from support import eventually
 
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import Names, WorkQueue
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from tests.acceptance.tenancy import Tenancy
 
 ROOT = Path(__file__).parents[2]
@@ -331,7 +331,7 @@ class Shop:
             case ["dead", "import"] if not (self._folder / "letters.jsonl").exists():
                 self.dlx("dead", "export", "--output", "letters.jsonl")
             case ["dead", "replay"] if NAMES.orphans() in words:
-                self._publish(NAMES.back(), "gone", {"task": "shop.charge", "id": self.task_id})
+                self._publish(NAMES.return_exchange(), "gone", {"task": "shop.charge", "id": self.task_id})
                 eventually(lambda: "1 dead" in self.dlx("dead", "list", "-q", NAMES.orphans()))
             case ["dead", "edit"]:
                 self.bury()
@@ -356,7 +356,8 @@ class Shop:
             (str(uuid4()), Reason.FAILED, 40 * 86_400_000),
         ):
             record = DeadRecord(
-                reason=reason, task="shop.charge", task_id=task_id, queue="orders", family="orders", worker="w@app3",
+                reason=reason, task="shop.charge", task_id=task_id, worker="w@app3", queue="orders",
+                dead_letter_key="orders",
                 attempts=1, died_at_ms=now_ms - age_ms, error_type="ConnectionError",
                 error="the bank is closed (its policy failed: KeyError)",
             )  # fmt: skip

@@ -11,11 +11,11 @@ import pytest
 from celery import Celery
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.cli import dlx as dlx_group
-from celery_dlx_retry.core.urls import UNREADABLE
 from celery_dlx_retry.errors import BadBrokerURL, NoBroker, PublishError
 from celery_dlx_retry.testing.rabbitmq import given
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.values.broker_urls import UNREADABLE
 from tests.acceptance.commandline import invoke
 
 # Each has QX at every place that is a part of the password.
@@ -136,7 +136,7 @@ def test_a_sender_gets_one_sentence_and_no_password(url):
 def test_a_sender_whose_broker_is_down_shows_no_password():
     app = Celery("sender", broker=WELL[0], set_as_current=False)
 
-    with pytest.raises(PublishError) as caught, runtime_of(app).publisher.connection():
+    with pytest.raises(PublishError) as caught, context_of(app).publisher.connection():
         pass
 
     assert "127.0.0.1:1, virtual host '/'" in str(caught.value)

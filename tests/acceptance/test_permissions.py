@@ -19,9 +19,10 @@ from harness import Project
 from kombu.connection import Connection
 from support import eventually
 
+from celery_dlx_retry.broker.crash_marks import marks_of
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.starts import marks_of
-from celery_dlx_retry.core.topology import WorkQueue, around
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import work_queue_objects
 from tests.acceptance.commandline import CommandLine
 from tests.acceptance.tenancy import Tenancy
 
@@ -199,7 +200,7 @@ def test_operators_of_apps_that_share_a_prefix_do_not_lock_each_other_out(shop, 
     other = WorkQueue(name="invoices")
     with shop.worker(), Connection(tenancy.url) as connection:
         connection.default_channel.queue_declare(other.name, durable=True, auto_delete=False)
-        declare(connection, around(shop.names, other))
+        declare(connection, work_queue_objects(shop.names, other))
         for queue in ("invoices.dead", "invoices"):
             connection.default_channel.basic_publish_confirm(Message("[]"), exchange="", routing_key=queue)
         shop.send("fail")

@@ -119,8 +119,8 @@ CLAIMS = {
             dlx.assert_retried(import_order, delays=[pytest.approx(2**retry, rel=0.2) for retry in range(10)])
         """,
     "docs/choosing-a-policy.md": """\
-        from celery_dlx_retry.core.policy import Dead, decide
-        from celery_dlx_retry.core.reasons import Reason
+        from celery_dlx_retry.policy.decision import Dead, decide
+        from celery_dlx_retry.policy.reasons import Reason
         from choosing_a_policy import LOCK, PATIENT, Stale, charge
 
         def test_what_is_no_oserror_is_a_bug(dlx):

@@ -12,10 +12,11 @@ import pytest
 
 import celery_dlx_retry
 from celery_dlx_retry import Delays, Policy
-from celery_dlx_retry.broker.starts import marks_of
-from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, landing, lane
+from celery_dlx_retry.broker.crash_marks import marks_of
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.ladder import Ladder, rungs
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import landing, lane, shared_objects, work_queue_objects
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -40,8 +41,8 @@ def in_the_code():
     shared = Names(bulkheads=8)
     limited = [Names(kind=kind, max_waiting=1000) for kind in ("quorum", "classic")]
     parts = [
-        foundation(quorum),
-        around(quorum, orders),
+        shared_objects(quorum),
+        work_queue_objects(quorum, orders),
         rungs(quorum, Ladder.of(Settings())),
         *(landing(names, orders) for names in (quorum, shared)),
         lane(classic, orders, 40_461, expires_ms=600_000),
@@ -81,7 +82,7 @@ def test_no_kind_of_name_is_left_out():
 
 def test_classic_orphans_and_dead_letter_queues_have_a_type_and_nothing_else():
     names = Names(kind="classic")
-    queues = (foundation(names) | around(names, WorkQueue(name="orders"))).queues
+    queues = (shared_objects(names) | work_queue_objects(names, WorkQueue(name="orders"))).queues
 
     assert {queue.arguments for queue in queues} == {(("x-queue-type", "classic"),)}
 

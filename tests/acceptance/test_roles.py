@@ -13,8 +13,9 @@ from amqp.exceptions import AccessRefused, PreconditionFailed
 from kombu.connection import Connection
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.grants import WorkNames, grants, territory
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
+from celery_dlx_retry.topology.permissions import WorkNames, grants, territory
 from tests.acceptance.tenancy import Tenancy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text()
@@ -32,7 +33,7 @@ LANE = NAMES.lane(WORK, 60_000)
 
 ACTIONS = {
     "send to a queue of another app": lambda channel: _publish(channel, "", "invoices"),
-    "bind a queue of another app": lambda channel: channel.queue_bind("invoices", NAMES.back(), "invoices"),
+    "bind a queue of another app": lambda channel: channel.queue_bind("invoices", NAMES.return_exchange(), "invoices"),
     "read a queue of another app": lambda channel: channel.basic_get("invoices"),
     "make a dead letter": lambda channel: _publish(channel, NAMES.dead(), "orders"),
     "take or purge tasks": lambda channel: channel.queue_purge("orders"),
@@ -46,7 +47,7 @@ WAYS_TO_SEND = [
     lambda channel: _publish(channel, "", "orders"),
     lambda channel: _publish(channel, "orders", "orders"),
     lambda channel: _publish(channel, "tasks", "orders"),
-    lambda channel: _publish(channel, NAMES.back(), "orders"),
+    lambda channel: _publish(channel, NAMES.return_exchange(), "orders"),
 ]
 
 
@@ -65,7 +66,7 @@ def tenancy(broker, http_api):
             channel.queue_bind(name, name, name)
         channel.exchange_declare("tasks", "topic", durable=True, auto_delete=False)
         channel.queue_bind("orders", "tasks", "orders")
-        declare(connection, foundation(NAMES) | around(NAMES, WORK) | lane(NAMES, WORK, 60_000))
+        declare(connection, shared_objects(NAMES) | work_queue_objects(NAMES, WORK) | lane(NAMES, WORK, 60_000))
         yield it
 
 

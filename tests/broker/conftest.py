@@ -13,18 +13,20 @@ from support import eventually, put
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, Topology, WorkQueue, around, foundation, landing
-from celery_dlx_retry.core.ways import TakeLane, way
+from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.errors import Unconfirmed
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.ladder import Ladder, rungs
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import landing, shared_objects, work_queue_objects
+from celery_dlx_retry.topology.specs import Topology
+from celery_dlx_retry.topology.wait_route import LaneRoute, way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from celery_dlx_retry.core.settings import QueueType
-    from celery_dlx_retry.core.ways import Way
+    from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.topology.wait_route import WaitRoute
 
 
 class Bench:
@@ -64,22 +66,24 @@ class Bench:
     def work(self, kind: QueueType = "classic", name: str = "work") -> WorkQueue:
         """A work queue with all that it needs around it."""
         queue = WorkQueue(name=self.queue(name, kind))
-        self.stand(foundation(self.names) | around(self.names, queue))
+        self.declare_topology(shared_objects(self.names) | work_queue_objects(self.names, queue))
         return queue
 
     def stand(self, topology: Topology) -> None:
         declare(self.connection, topology)
 
-    def lane(self, work: WorkQueue, delay_ms: int, *, expires_ms: int = 0, names: Names | None = None) -> Way:
+    def lane(self, work: WorkQueue, delay_ms: int, *, expires_ms: int = 0, names: Names | None = None) -> WaitRoute:
         """Make the lane of a work queue; return how to publish to it."""
         names = names or self.names
-        there = way(TakeLane(delay_ms), names, work, ladder=Ladder.of(Settings()), lane_expires_ms=expires_ms)
-        self.stand(there.lane)
+        there = way(LaneRoute(delay_ms), names, work, ladder=Ladder.of(Settings()), lane_expires_ms=expires_ms)
+        self.declare_topology(there.lane)
         return there
 
     def ladder(self, ladder: Ladder, *works: WorkQueue) -> None:
         """Make a ladder with a landing queue for each of these work queues."""
-        self.stand(Topology.union([rungs(self.names, ladder), *(landing(self.names, work) for work in works)]))
+        self.declare_topology(
+            Topology.union([rungs(self.names, ladder), *(landing(self.names, work) for work in works)])
+        )
 
     def put(self, queue: str, ids: Iterable[int], *, headers: Mapping[str, Any] | None = None) -> None:
         """Put messages with these ids straight into a queue; returns when all are confirmed."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from support import eventually, put
 
-from celery_dlx_retry.core.ladder import Ladder
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation
-from celery_dlx_retry.core.ways import TakeLadder, way
+from celery_dlx_retry.topology.ladder import Ladder
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
+from celery_dlx_retry.topology.wait_route import LadderRoute, way
 
 BLOCKED, HEALTHY = 60, 50  # 32 in flight block a lane
 LADDER = Ladder(resolution_ms=100, rungs=4)
@@ -18,7 +19,7 @@ def full(bench):
     """A work queue that is full and refuses more."""
     bench.use("quorum")
     queue = WorkQueue(name=bench.queue("full", "quorum", x_max_length=1, x_overflow="reject-publish"))
-    bench.stand(foundation(bench.names) | around(bench.names, queue))
+    bench.declare_topology(shared_objects(bench.names) | work_queue_objects(bench.names, queue))
     put(bench.url, range(3), routing_key=queue.name, may_refuse=True)
     return queue
 
@@ -43,7 +44,7 @@ def test_a_full_work_queue_holds_up_no_countdown_of_another_one(bench, full, hea
     steps = LADDER.steps(500)
 
     for work, count in ((full, BLOCKED), (healthy, HEALTHY)):
-        there = way(TakeLadder(steps, LADDER.length_ms(steps)), bench.names, work, ladder=LADDER)
+        there = way(LadderRoute(steps, LADDER.length_ms(steps)), bench.names, work, ladder=LADDER)
         put(bench.url, range(count), exchange=there.exchange, routing_key=there.routing_key, headers=there.headers)
 
     eventually(lambda: bench.depth(healthy.name) == HEALTHY)

@@ -9,13 +9,14 @@ from kombu.asynchronous.hub import Hub
 from kombu.connection import Connection
 from support import eventually, put
 
-from celery_dlx_retry.broker.moves import put as put_letter
-from celery_dlx_retry.broker.moves import replay, rewrite
+from celery_dlx_retry.broker.async_publisher import Pipeline
+from celery_dlx_retry.broker.dead_letter_moves import put as put_letter
+from celery_dlx_retry.broker.dead_letter_moves import replay, rewrite
 from celery_dlx_retry.broker.orphans import return_orphans
-from celery_dlx_retry.broker.pipeline import Pipeline
 from celery_dlx_retry.broker.waiting import take
-from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.core.topology import Lane, foundation
+from celery_dlx_retry.topology.names import Lane
+from celery_dlx_retry.topology.objects import shared_objects
+from celery_dlx_retry.wire.message import Message
 
 
 class Post:
@@ -25,7 +26,7 @@ class Post:
         self.bench = bench
         self.work = bench.work()
         self.target, self.other = self.work.name, bench.queue("other")
-        self.dead = bench.names.dead_letters(self.work.family)
+        self.dead = bench.names.dead_letters(self.work.dead_letter_key)
         self.copies = {"CC": [self.other], "BCC": [self.other]}
 
     def message(self, **headers):
@@ -67,7 +68,7 @@ def publish_a_message(post):
 
 
 def import_a_letter(post):
-    post.bench.stand(foundation(post.bench.names))
+    post.bench.declare_topology(shared_objects(post.bench.names))
     put_letter(post.bench.publisher(), post.bench.names, post.target, post.message())
 
 
@@ -84,7 +85,7 @@ def publish_from_an_event_loop(post):
 
 def replay_a_letter(post):
     post.lay(post.dead, **{"dlx-dead-reason": "failed", "dlx-dead-queue": post.target})
-    post.bench.stand(foundation(post.bench.names))
+    post.bench.declare_topology(shared_objects(post.bench.names))
     moved = replay(
         *(post.bench.connect(), post.dead),
         names=post.bench.names,
@@ -96,7 +97,7 @@ def replay_a_letter(post):
 
 def replay_a_changed_letter(post):
     post.lay(post.dead, **{"dlx-dead-reason": "failed", "dlx-dead-queue": post.target})
-    post.bench.stand(foundation(post.bench.names))
+    post.bench.declare_topology(shared_objects(post.bench.names))
     moved = replay(
         *(post.bench.connect(), post.dead),
         names=post.bench.names,
@@ -109,7 +110,7 @@ def replay_a_changed_letter(post):
 
 def edit_a_letter(post):
     post.lay(post.dead, **{"dlx-dead-reason": "failed", "dlx-dead-queue": post.target})
-    post.bench.stand(foundation(post.bench.names))
+    post.bench.declare_topology(shared_objects(post.bench.names))
     moved = rewrite(
         *(post.bench.connect(), post.dead),
         names=post.bench.names,
@@ -122,9 +123,9 @@ def edit_a_letter(post):
 
 
 def return_an_orphan(post):
-    post.bench.stand(foundation(post.bench.names))
+    post.bench.declare_topology(shared_objects(post.bench.names))
     late = f"{post.bench.prefix}.late"
-    put(post.bench.url, [7], exchange=post.bench.names.back(), routing_key=late, headers=post.copies)
+    put(post.bench.url, [7], exchange=post.bench.names.return_exchange(), routing_key=late, headers=post.copies)
     eventually(lambda: post.bench.depth(post.bench.names.orphans()))
     post.target = post.bench.queue("late")
     connection, publisher = post.bench.connect(), post.bench.publisher()
@@ -138,11 +139,11 @@ def run_what_waits(post):
     lane = Lane(name=name, kind="classic", delay_ms=60_000, queue=post.work.name)
     assert there.exchange
 
-    def hand_over(seen, task):
+    def producer_for(seen, task):
         with post.bench.publisher().producer() as producer:
             producer.publish_message(seen.message, exchange="", routing_key=task.queue)
 
-    with closing(take(post.bench.connect(), lane, {"7"}, hand_over=hand_over)) as taken:
+    with closing(take(post.bench.connect(), lane, {"7"}, producer_for=producer_for)) as taken:
         assert [problem for _, problem in taken] == [None]
 
 

@@ -9,24 +9,26 @@ from support import eventually, silenced
 
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.broker.declare import check, declare, require_answers
-from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, QueueSpec, Topology, WorkQueue, around, foundation
-from celery_dlx_retry.core.topology import lane as lane_topology
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import lane as lane_topology
+from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
+from celery_dlx_retry.topology.specs import BindingSpec, ExchangeSpec, QueueSpec, Topology
 
 
 def everything(bench, kind):
     work = WorkQueue(name=bench.queue("work", kind))
     names = bench.names
-    return foundation(names) | around(names, work) | lane_topology(names, work, 60_000)
+    return shared_objects(names) | work_queue_objects(names, work) | lane_topology(names, work, 60_000)
 
 
 def test_declaring_again_changes_nothing_and_leaves_messages_alone(bench, kind):
     topology = everything(bench, kind)
-    bench.stand(topology)
+    bench.declare_topology(topology)
     for queue in topology.queues:
         bench.put(queue.name, range(5))
 
-    bench.stand(topology)
+    bench.declare_topology(topology)
 
     check(bench.connection, topology)
     for queue in topology.queues:
@@ -35,7 +37,7 @@ def test_declaring_again_changes_nothing_and_leaves_messages_alone(bench, kind):
 
 def test_a_topology_that_stands_passes_the_check(bench, kind):
     topology = everything(bench, kind)
-    bench.stand(topology)
+    bench.declare_topology(topology)
 
     check(bench.connection, topology)
 
@@ -53,28 +55,28 @@ def test_the_check_names_the_first_queue_that_is_missing(bench, kind):
 
 def test_the_check_names_the_first_exchange_that_is_missing(bench):
     topology = everything(bench, "classic")
-    bench.stand(topology)
-    bench.connection.default_channel.exchange_delete(bench.names.back())
+    bench.declare_topology(topology)
+    bench.connection.default_channel.exchange_delete(bench.names.return_exchange())
 
     with pytest.raises(Missing) as caught:
         check(bench.connection, topology)
 
-    assert (caught.value.kind, caught.value.name) == ("exchange", bench.names.back())
+    assert (caught.value.kind, caught.value.name) == ("exchange", bench.names.return_exchange())
 
 
 def test_the_connection_is_good_for_more_after_a_refusal(bench):
     with pytest.raises(Missing):
         check(bench.connection, Topology(queues=(QueueSpec(name=f"{bench.prefix}.no"),)))
 
-    bench.stand(everything(bench, "classic"))
+    bench.declare_topology(everything(bench, "classic"))
 
 
 def test_a_binding_of_a_queue_that_is_gone_is_missing(bench):
     names = bench.names
-    topology = foundation(names) | around(names, WorkQueue(name=f"{bench.prefix}.gone"))
+    topology = shared_objects(names) | work_queue_objects(names, WorkQueue(name=f"{bench.prefix}.gone"))
 
     with pytest.raises(Missing) as caught:
-        bench.stand(topology)
+        bench.declare_topology(topology)
 
     assert (caught.value.kind, caught.value.name) == ("queue", f"{bench.prefix}.gone")
 
@@ -99,7 +101,7 @@ def test_a_queue_with_another_argument_is_a_mismatch(bench, changed, argument, f
     channel.queue_declare(name, durable=True, auto_delete=False, arguments=existing)
 
     with pytest.raises(Mismatch) as caught:
-        bench.stand(Topology(queues=(QueueSpec(name=name, arguments=tuple(LANE.items())),)))
+        bench.declare_topology(Topology(queues=(QueueSpec(name=name, arguments=tuple(LANE.items())),)))
 
     assert caught.value.facts == {
         "kind": "queue",
@@ -127,7 +129,7 @@ def test_an_exchange_with_another_argument_is_a_mismatch(bench, existing, argume
     wanted_exchange = ExchangeSpec(name=name, kind="direct", arguments=(("alternate-exchange", "orphans"),))
 
     with pytest.raises(Mismatch) as caught:
-        bench.stand(Topology(exchanges=(wanted_exchange,)))
+        bench.declare_topology(Topology(exchanges=(wanted_exchange,)))
 
     assert caught.value.facts == {
         "kind": "exchange",
@@ -143,7 +145,7 @@ def test_a_mismatch_whose_text_is_cut_off_still_names_the_queue(bench):
     bench.connection.default_channel.queue_declare(name, durable=True, auto_delete=False, arguments=LANE)
 
     with pytest.raises(Mismatch) as caught:
-        bench.stand(Topology(queues=(QueueSpec(name=name, arguments=(("x-queue-type", "quorum"),)),)))
+        bench.declare_topology(Topology(queues=(QueueSpec(name=name, arguments=(("x-queue-type", "quorum"),)),)))
 
     assert caught.value.name == name
 
@@ -164,14 +166,14 @@ def test_who_may_not_configure_is_told_what_is_missing(bench, limited_url, kind)
 
 def test_who_may_only_publish_and_consume_may_look(bench, limited_url):
     topology = everything(bench, "classic")
-    bench.stand(topology)
+    bench.declare_topology(topology)
 
     check(bench.connect(url=limited_url), topology)
 
 
 def test_who_may_do_nothing_with_it_may_look_up_to_rabbitmq_4_0(bench, broker, limited_url, management):
     topology = everything(bench, "classic")
-    bench.stand(topology)
+    bench.declare_topology(topology)
     permit(management, limited_url, configure="", write="", read="")
     connection = bench.connect(url=limited_url)
 
@@ -204,29 +206,29 @@ def test_a_dead_letter_queue_that_does_not_answer_keeps_its_letters(bench, broke
     bench.use("quorum")
     topology = everything(bench, "quorum")
     dead_letters = bench.names.dead_letters(f"{bench.prefix}.work")
-    bench.stand(topology)
+    bench.declare_topology(topology)
     bench.put(dead_letters, range(100))
     bench.connection.default_channel.exchange_delete(bench.names.dead())
 
     with silenced(broker, dead_letters):
         assert bench.depth(dead_letters) == 0, "which says nothing"
         with pytest.raises(NoAnswer) as caught:
-            bench.stand(topology)
+            bench.declare_topology(topology)
         assert not bench.has_exchange(bench.names.dead())
 
     assert caught.value.name == dead_letters
     eventually(lambda: bench.depth(dead_letters) == 100)
-    bench.stand(topology)
+    bench.declare_topology(topology)
     assert bench.ids(dead_letters) == list(range(100))
 
 
 def test_what_stands_is_not_waited_for(bench, monkeypatch, kind):
     topology = everything(bench, kind)
-    bench.stand(topology)
+    bench.declare_topology(topology)
     monkeypatch.setattr(declare_module, "SETTLE_SECONDS", 60.0)
     started = time.monotonic()
 
-    bench.stand(topology)
+    bench.declare_topology(topology)
 
     assert time.monotonic() - started < 10
 

@@ -9,8 +9,8 @@ import time
 import pytest
 from support import eventually
 
-from celery_dlx_retry.core.topology import Names
 from celery_dlx_retry.errors import Nacked
+from celery_dlx_retry.topology.names import Names
 
 
 @pytest.mark.usefixtures("kind")

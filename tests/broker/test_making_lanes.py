@@ -13,14 +13,15 @@ import pytest
 from kombu.connection import Connection
 from support import eventually, put, silenced
 
+from celery_dlx_retry.app.known_lanes import Lanes
 from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare_queues
 from celery_dlx_retry.broker.lane_lock import LaneLock, lane_lock
 from celery_dlx_retry.broker.lanes import LanesInTheMaking, make_lanes, make_missing_lanes
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue, foundation, lane
 from celery_dlx_retry.errors import LanesBusy, Mismatch, NoAnswer
-from celery_dlx_retry.worker.lanes import Lanes
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane, shared_objects
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_a_lane_whose_queue_is_deleted_before_it_is_bound_is_made_again(bench, w
 def test_a_start_makes_missing_lanes_and_leaves_the_others_alone(bench, work):
     name, topology = a_lane(bench, work)
     other = lane(bench.names, work, 70_000)
-    bench.stand(topology)
+    bench.declare_topology(topology)
     bench.connection.default_channel.queue_unbind(name, bench.names.lanes(), name)
 
     make_missing_lanes(bench.connection, bench.names, topology | other)
@@ -159,7 +160,7 @@ def test_a_quorum_lane_that_died_young_is_named_and_works_once_the_operator_has_
 def is_made_or_silent_ones_are_deleted(bench, topology):
     """As an operator does who knows that it is empty."""
     try:
-        make_lanes(bench.connect(), bench.names, foundation(bench.names) | topology)
+        make_lanes(bench.connect(), bench.names, shared_objects(bench.names) | topology)
     except NoAnswer as problem:
         bench.connect().default_channel.queue_delete(problem.name)
         return False
@@ -258,7 +259,7 @@ def test_a_message_of_a_shared_lane_comes_back_to_its_own_work_queue(bench, kind
     names = Names(prefix=bench.prefix, kind=kind, bulkheads=1)
     works = [WorkQueue(name=bench.work(kind, name=name).name) for name in ("one", "two")]
     ways = [bench.lane(work, 100, names=names) for work in works]
-    bench.stand(foundation(names))
+    bench.declare_topology(shared_objects(names))
     assert len({there.exchange for there in ways}) == 1
 
     for number, there in enumerate(ways):

@@ -9,8 +9,8 @@ from amqp import Message as RawMessage
 from kombu.messaging import Producer
 from support import eventually
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.wire.message import Message
 
 PROPERTIES = {
     "content_type": "application/x-python-serialize",

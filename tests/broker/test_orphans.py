@@ -8,15 +8,15 @@ import pytest
 from support import eventually, put
 
 from celery_dlx_retry.broker.orphans import return_orphans
-from celery_dlx_retry.core.topology import foundation
+from celery_dlx_retry.topology.objects import shared_objects
 
 
 def test_an_orphan_that_cannot_be_written_again_stays_and_the_others_return(bench):
-    bench.stand(foundation(bench.names))
+    bench.declare_topology(shared_objects(bench.names))
     work = bench.queue("work")
     for number in range(3):
         headers = {"odd": Decimal(-(2**31))} if number == 1 else {}  # py-amqp reads it, and we do not write it
-        put(bench.url, [number], exchange=bench.names.back(), routing_key=work, headers=headers)
+        put(bench.url, [number], exchange=bench.names.return_exchange(), routing_key=work, headers=headers)
     eventually(lambda: bench.depth(bench.names.orphans()) == 3)
 
     returned = return_orphans(bench.connect(), bench.names, {work}, publisher=bench.publisher())
@@ -29,12 +29,12 @@ def test_an_orphan_that_cannot_be_written_again_stays_and_the_others_return(benc
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_full_work_queue_keeps_no_orphan_of_another_one_waiting(bench, kind):
     bench.use(kind)
-    bench.stand(foundation(bench.names))
+    bench.declare_topology(shared_objects(bench.names))
     full = bench.queue("full", "quorum", x_max_length=1, x_overflow="reject-publish")
     work = bench.queue("work", "classic")
     put(bench.url, range(3), routing_key=full, may_refuse=True)
     for number, queue in enumerate([full, full, work, full, work]):
-        put(bench.url, [number], exchange=bench.names.back(), routing_key=queue)
+        put(bench.url, [number], exchange=bench.names.return_exchange(), routing_key=queue)
     eventually(lambda: bench.depth(bench.names.orphans()) == 5)
 
     returned = return_orphans(bench.connect(), bench.names, {full, work}, publisher=bench.publisher())

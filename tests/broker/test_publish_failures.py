@@ -10,8 +10,8 @@ import pytest
 from support import eventually, proxied
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.topology import foundation
 from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unreachable
+from celery_dlx_retry.topology.objects import shared_objects
 
 OPEN_CHANNEL = bytes((0, 20, 0, 10))  # class and method
 
@@ -131,7 +131,7 @@ def test_a_broker_that_is_silent_after_its_handshake_is_not_to_be_reached(bench,
 
 def test_a_frozen_broker_does_not_hold_up_a_declaration(bench, broker):
     publisher = bench.publisher(timeout_ms=500)
-    topology = foundation(bench.names)
+    topology = shared_objects(bench.names)
     with publisher.connection() as connection:
         declare(connection, topology)
 

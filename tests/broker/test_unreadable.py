@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 from support import UNDECODABLE, RawProperties, eventually, raw_nest, raw_properties, raw_text
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.broker.look import looking
-from celery_dlx_retry.broker.moves import discard, replay
-from celery_dlx_retry.core.dead_record import original_of
-from celery_dlx_retry.core.topology import foundation
-from celery_dlx_retry.core.unreadable import UNREADABLE, unreadable_of
+from celery_dlx_retry.broker.dead_letter_moves import discard, replay
+from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.peek import looking
+from celery_dlx_retry.topology.objects import shared_objects
+from celery_dlx_retry.wire.dead_record import original_of
+from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 
 
 def put_undecodable(bench, queue, *, exchange="", routing_key=None, names=tuple(UNDECODABLE)):
@@ -63,7 +63,7 @@ def test_a_replay_sends_it_without_what_cannot_be_read(bench, kind):
     queue, work = bench.queue("dead", kind), bench.queue("work", kind)
     sent = put_undecodable(bench, queue)
 
-    bench.stand(foundation(bench.names))
+    bench.declare_topology(shared_objects(bench.names))
 
     moved = replay(
         *(bench.connection, queue),

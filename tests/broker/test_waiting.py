@@ -10,11 +10,11 @@ import pytest
 from amqp import Message as RawMessage
 from support import eventually, put, shown
 
-from celery_dlx_retry.broker.look import counts, looking
+from celery_dlx_retry.broker.peek import counts, looking
 from celery_dlx_retry.broker.waiting import take, waiting
-from celery_dlx_retry.core.headers import PARKED_AT, Failure, with_failure
-from celery_dlx_retry.core.topology import Lane
-from celery_dlx_retry.errors import CannotLook, Missing, Unpublishable, Unroutable
+from celery_dlx_retry.errors import Missing, QueueBusy, Unpublishable, Unroutable
+from celery_dlx_retry.topology.names import Lane
+from celery_dlx_retry.wire.headers import PARKED_AT, Failure, with_failure
 
 # Generous: the machine that runs this may be busy. Each claim about order and about "not early" is exact.
 LATE_MS = 700
@@ -148,7 +148,9 @@ def test_one_taken_out_of_the_middle_leaves_the_others_their_places_and_their_ti
     road.send("a", "b", "c")
 
     taken = list(
-        take(bench.connection, road.lane, {"b"}, hand_over=lambda seen, task: handed.append((seen.message.body, task)))
+        take(
+            bench.connection, road.lane, {"b"}, producer_for=lambda seen, task: handed.append((seen.message.body, task))
+        )
     )
 
     assert [(bytes(body) if isinstance(body, memoryview) else body) for body, _ in handed] == [b"body of b"]
@@ -168,7 +170,7 @@ def test_what_cannot_be_handed_over_keeps_waiting(road, bench, why):
     def refuse(_seen, _task):
         raise why
 
-    ((task, problem),) = take(bench.connection, road.lane, {"a"}, hand_over=refuse)
+    ((task, problem),) = take(bench.connection, road.lane, {"a"}, producer_for=refuse)
 
     assert (task.task_id, problem) == ("a", why)
     assert list(road.arrivals(2)) == ["a", "b"]
@@ -178,7 +180,7 @@ def test_a_task_that_is_back_at_once_is_not_taken_again(bench, kind):
     road = Road(bench, kind, 60_000)
     road.send("a", "b")
 
-    taken = list(take(bench.connection, road.lane, {"a"}, hand_over=lambda *_: road.send("a")))
+    taken = list(take(bench.connection, road.lane, {"a"}, producer_for=lambda *_: road.send("a")))
 
     assert len(taken) == 1
     assert [task.task_id for task in waiting(bench.connection, road.lane)] == ["b", "a"]
@@ -231,7 +233,7 @@ def test_the_second_to_look_into_a_quorum_lane_is_told_to_wait(bench):
     with looking(bench.connection, road.lane.name, kind="quorum") as messages:
         next(messages)
 
-        with pytest.raises(CannotLook, match="try again"):
+        with pytest.raises(QueueBusy, match="try again"):
             list(waiting(bench.connect(), road.lane))
 
     assert [task.task_id for task in waiting(bench.connect(), road.lane)] == ["a"]

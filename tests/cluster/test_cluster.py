@@ -18,9 +18,8 @@ from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from support import eventually, put
 
-from celery_dlx_retry.broker.deadletters import depth
+from celery_dlx_retry.broker.dead_letters import depth
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.topology import Names, WorkQueue, around, foundation, lane
 from celery_dlx_retry.errors import NoAnswer
 from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Broken, outage, take_down
@@ -32,6 +31,8 @@ from celery_dlx_retry.testing.cluster import start_cluster
 from celery_dlx_retry.testing.node import start_private_node
 from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
 
 WAITING = 10_000
 WAIT_MS = 20_000
@@ -231,7 +232,7 @@ def stand(url, names, work):
         connection.channel().queue_declare(
             work.name, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"}
         )
-        topology = foundation(names) | around(names, work) | lane(names, work, WAIT_MS)
+        topology = shared_objects(names) | work_queue_objects(names, work) | lane(names, work, WAIT_MS)
         declare(connection, topology)
 
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from celery_dlx_retry.core.ladder import Ladder
-from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.ladder import Ladder
 from tests.compat.conftest import HAS_HARD_LIMITS
 
 

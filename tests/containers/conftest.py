@@ -19,18 +19,18 @@ from pytest_celery import *  # noqa: F403 - its fixtures, for this folder; as a 
 from pytest_celery import CeleryWorkerContainer, RabbitMQContainer, RabbitMQTestBroker, RedisContainer, RedisTestBackend
 from pytest_docker_tools import build, container, fxtr, network, volume
 
-from celery_dlx_retry.broker.deadletters import browse, depth
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import Names, WorkQueue
+from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.testing.container import guard, new_mark
 from celery_dlx_retry.testing.container_guard import LABEL
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE, IMAGE
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
+from celery_dlx_retry.topology.names import Names, WorkQueue
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from containers.tasks import WAIT_SECONDS
 from support import eventually
 
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.policy.reasons import Reason
 
 SECONDS = 60  # for a worker to start, to find its broker again, and to work
 

@@ -20,13 +20,13 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.cli import dlx
-from celery_dlx_retry.core.dead_record import DeadRecord, with_record
-from celery_dlx_retry.core.headers import Failure, with_failure
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.headers import Failure, with_failure
 from tests.fuzz.verdict import check_ended, check_json, check_text
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class House:
             self.app.task(
                 function, name=f"fuzz.{function.__name__}", shared=False, base=DLXRetryTask, policy=[WAIT_SECONDS]
             )
-        self.names = runtime_of(self.app).names
+        self.names = context_of(self.app).names
         # A broker that is not killed needs no time to settle.
         declare_module.SETTLE_SECONDS, self._settle = 0.0, declare_module.SETTLE_SECONDS
         done = self.run("declare")
@@ -102,7 +102,7 @@ class House:
     def close(self) -> None:
         declare_module.SETTLE_SECONDS = self._settle
         logging.getLogger("celery_dlx_retry").removeHandler(self._handler)
-        runtime_of(self.app).publisher.close()
+        context_of(self.app).publisher.close()
         self.app.close()
 
     def run(self, *words: str, answer: str = "", **environment: str) -> Result:
@@ -151,7 +151,7 @@ class House:
                 "task": "fuzz.succeed",
                 "task_id": token,
                 "queue": work,
-                "family": work,
+                "dead_letter_key": work,
                 "worker": "w@h",
                 "attempts": 1,
                 "died_at_ms": now_ms,

@@ -12,10 +12,10 @@ from kombu.entity import Exchange, Queue
 
 import celery_dlx_retry
 from celery_dlx_retry import DEAD, LET_FAIL, DLXRetryTask, Exponential, Fixed, FullJitter, On, Policy, RetryIn
-from celery_dlx_retry.core.backoff import MAX_DELAY_MS
-from celery_dlx_retry.core.policy import Dead, LetFail, Wait, decide
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import DLXError
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.policy.decision import Dead, LetFail, Wait, decide
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from tests.fuzz import values
 from tests.fuzz.verdict import check_sentence
 
@@ -147,7 +147,7 @@ def attempt_task(it):
     try:
         app.task(body, name="fuzz.task", shared=False, base=DLXRetryTask, **options)
         app.finalize()
-        runtime_of(app).plan(list(app.amqp.queues.values()))
+        context_of(app).plan(list(app.amqp.queues.values()))
     except Exception as exc:  # noqa: BLE001 - any other is what this looks for
         refused(exc)
     finally:

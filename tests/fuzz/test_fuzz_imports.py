@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from celery_dlx_retry.core.deadletter import dead_message
-from celery_dlx_retry.core.export import to_line
-from celery_dlx_retry.core.message import Message
+from celery_dlx_retry.deadletters.export import to_line
+from celery_dlx_retry.deadletters.letter import dead_message
+from celery_dlx_retry.wire.message import Message
 from tests.fuzz import forged, values
 
 FIELDS = ("format", "queue", "content_type", "content_encoding", "properties", "headers", "body")

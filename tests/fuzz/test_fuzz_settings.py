@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from celery import Celery
 
-from celery_dlx_retry.core.budget import Budget
-from celery_dlx_retry.core.settings import NAMES
-from celery_dlx_retry.core.topology import WorkQueue
+from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import ConfigurationError
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.policy.budget import Budget
+from celery_dlx_retry.settings import NAMES
+from celery_dlx_retry.topology.names import WorkQueue
 from tests.fuzz import values
 from tests.fuzz.verdict import check_sentence
 
@@ -50,8 +50,8 @@ def test_a_setting_is_used_or_refused_in_one_sentence(fuzz):
         app = Celery("fuzz", broker="memory://", set_as_current=False)
         app.conf.update(conf)
         try:
-            runtime = runtime_of(app)
-            topology = runtime.plan([app.amqp.queues.select_add(queue) or app.amqp.queues[queue]], ladder=True)
+            context = context_of(app)
+            topology = context.plan([app.amqp.queues.select_add(queue) or app.amqp.queues[queue]], ladder=True)
         except ConfigurationError as exc:
             check_sentence(exc)
             return
@@ -60,7 +60,7 @@ def test_a_setting_is_used_or_refused_in_one_sentence(fuzz):
         callables = [name for name, value in conf.items() if callable(value)]
         assert not callables, f"{callables} are no values, and were ignored"
         names = [one.name for one in (*topology.exchanges, *topology.queues)]
-        names.append(runtime.names.dead_letters(WorkQueue(name=queue).name))
+        names.append(context.names.dead_letters(WorkQueue(name=queue).name))
         for name in names:
             assert 1 <= len(name.encode()) <= values.LONGEST_NAME, f"{len(name.encode())} bytes: {name}"
 

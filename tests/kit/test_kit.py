@@ -14,7 +14,7 @@ from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry
 
 from celery_dlx_retry import DEAD, LET_FAIL, Budget, DLXRetryTask, Exponential, Fixed, On, RetryIn
-from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import provide, record
 from celery_dlx_retry.testing.workers import NoWorker

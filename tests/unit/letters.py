@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_dlx_retry.core.dead_record import DeadRecord
-from celery_dlx_retry.core.deadletter import DeadMessage
-from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.deadletters.letter import DeadMessage
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.wire.dead_record import DeadRecord
+from celery_dlx_retry.wire.message import Message
 
 
 def a_message(body: bytes = b"[[], {}, {}]", **facts: Any) -> Message:
@@ -21,7 +21,7 @@ def a_letter(*, message: Message | None = None, **facts: Any) -> DeadMessage:
         "task": "shop.charge",
         "task_id": "1",
         "queue": "orders",
-        "family": "orders",
+        "dead_letter_key": "orders",
         "worker": "w@h",
         "attempts": 1,
         "died_at_ms": 1_000,

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from celery_dlx_retry.core.amounts import Pace, age_ms, rate_per_second, share
+from celery_dlx_retry.values.amounts import Pace, age_ms, rate_per_second, share
 
 
 @pytest.mark.parametrize(

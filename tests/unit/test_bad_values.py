@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 import celery_dlx_retry as dlx
-from celery_dlx_retry.core.settings import NAMES, Settings
 from celery_dlx_retry.errors import ConfigurationError
+from celery_dlx_retry.settings import NAMES, Settings
 
 
 class Unprintable:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.core.breaker import Breaker, Circuit, Outcome, outcome_of
-from celery_dlx_retry.core.policy import Dead, LetFail, Wait
-from celery_dlx_retry.core.reasons import Reason
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
+from celery_dlx_retry.policy.breaker import Breaker, Circuit, Outcome, outcome_of
+from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
+from celery_dlx_retry.policy.reasons import Reason
 
 EVERY_MS = 1_000
 BREAKER = Breaker(3, probe_every=1)

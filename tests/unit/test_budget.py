@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.core.budget import Account, Budget, as_budget, beyond
-from celery_dlx_retry.core.policy import DEAD, LET_FAIL, Dead, Fixed, Wait, decide
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.app.per_process import own
 from celery_dlx_retry.errors import ConfigurationError, InvalidDelay, InvalidPolicy
-from celery_dlx_retry.worker.budget import Purse
-from celery_dlx_retry.worker.process import own
+from celery_dlx_retry.policy.budget import Account, Budget, as_budget, beyond
+from celery_dlx_retry.policy.decision import DEAD, LET_FAIL, Dead, Fixed, Wait, decide
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.worker.process_budget import ProcessBudget
 
 DEAD_OF_IT = Dead(Reason.BUDGET)
 MINUTE_MS = 60_000
@@ -228,7 +228,7 @@ def test_what_is_no_budget_is_refused(value):
 
 
 def test_all_threads_of_a_process_draw_on_one_account():
-    purse = Purse(Budget(0.001, reserve=500))
+    purse = ProcessBudget(Budget(0.001, reserve=500))
 
     with ThreadPoolExecutor(8) as threads:
         granted = list(threads.map(lambda _: purse.draw(), range(4_000)))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from celery_dlx_retry.testing.claims import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
+from celery_dlx_retry.testing.assertions import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
 from celery_dlx_retry.testing.records import Record, RecordFile
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_dlx_retry import DLXRetryTask, Exponential, Fixed
-from celery_dlx_retry.core.policy import Wait
+from celery_dlx_retry.policy.decision import Wait
 
 LONGEST_SECONDS = 60
 

@@ -7,11 +7,13 @@ import shlex
 
 import pytest
 
-from celery_dlx_retry.core.attach import dead_letter_policy
-from celery_dlx_retry.core.broker_policies import BrokerPolicies
-from celery_dlx_retry.core.drift import overridden, unbound
-from celery_dlx_retry.core.ladder import Ladder, rungs
-from celery_dlx_retry.core.topology import BindingSpec, Lane, Names, Topology, WorkQueue, around, foundation, lane
+from celery_dlx_retry.topology.dead_letter_policy import dead_letter_policy
+from celery_dlx_retry.topology.drift import overridden, unbound
+from celery_dlx_retry.topology.ladder import Ladder, rungs
+from celery_dlx_retry.topology.names import Lane, Names, WorkQueue
+from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
+from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
+from celery_dlx_retry.topology.specs import BindingSpec, Topology
 
 NAMES = Names(kind="classic")
 ORDERS = WorkQueue(name="orders")
@@ -22,7 +24,7 @@ def bound(exchange, queue, routing_key, *arguments):
 
 
 def test_a_binding_that_was_not_found_is_unbound():
-    topology = around(NAMES, WorkQueue(name="orders"))
+    topology = work_queue_objects(NAMES, WorkQueue(name="orders"))
     found = {bound("dlx.v1.dead", "orders.dead", "orders"), bound("dlx.v1.return.classic", "orders", "x")}
 
     (drift,) = unbound(topology, found)
@@ -80,7 +82,7 @@ def test_a_policy_with_an_alternate_exchange_is_drift(places, is_drift):
     names = Names(kind="quorum")
     policies = BrokerPolicies(user=(broker_policy(".*", {"alternate-exchange": "unrouted"}, places=places),))
 
-    found = list(overridden(foundation(names), policies))
+    found = list(overridden(shared_objects(names), policies))
 
     # The return exchange has its own, which RabbitMQ prefers.
     wanted = {names.lanes(), names.dead(), names.orphans()} if is_drift else set()

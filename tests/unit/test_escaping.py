@@ -8,8 +8,8 @@ import pkgutil
 import pytest
 
 import celery_dlx_retry
-from celery_dlx_retry.core.escaping import escaped, json_text, printable, readable_json
 from celery_dlx_retry.errors import Unreadable
+from celery_dlx_retry.values.escaping import escaped, json_text, printable, readable_json
 
 HOSTILE = "a\n\r\t\x00\x1b[31m\x7f\x85\x9b2J\u061c\u200f\u202e\u2028\u2029\u2066\ufeff\ud800\U000e0041z"
 

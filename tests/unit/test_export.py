@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlx_retry.core.export import FORMAT, from_line, to_line
-from celery_dlx_retry.errors import NoExport
+from celery_dlx_retry.deadletters.export import FORMAT, from_line, to_line
+from celery_dlx_retry.errors import InvalidExportLine
 from tests.unit.letters import a_letter, a_message
 
 TIMES = st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1)).map(  # noqa: DTZ001 - py-amqp's
@@ -75,11 +75,11 @@ def test_a_line_is_one_line_of_ascii():
 def test_what_is_no_export_is_named_by_its_line(change):
     line = json.dumps({**json.loads(to_line(a_letter())), **change})
 
-    with pytest.raises(NoExport, match="Line 3 is no exported dead letter"):
+    with pytest.raises(InvalidExportLine, match="Line 3 is no exported dead letter"):
         from_line(line, number=3)
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", "7", json.dumps({"format": FORMAT}), "[" * 100_000])
 def test_what_is_no_object_is_no_export(line):
-    with pytest.raises(NoExport):
+    with pytest.raises(InvalidExportLine):
         from_line(line, number=1)

@@ -13,15 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.broker.look import Seen
+from celery_dlx_retry.broker.peek import Peeked
 from celery_dlx_retry.broker.waiting import waiting_task
 from celery_dlx_retry.cli.output import seconds, time_of
-from celery_dlx_retry.core.dead_record import DeadRecord, for_replay, record_of, with_record
-from celery_dlx_retry.core.deadletter import dead_message, facts_of
-from celery_dlx_retry.core.frame import carried, size_of
-from celery_dlx_retry.core.groups import grouped
-from celery_dlx_retry.core.header_numbers import LAST_MS, MOST_COUNT, MOST_RETRIES, count_of, retries_of, time_ms_of
-from celery_dlx_retry.core.headers import (
+from celery_dlx_retry.deadletters.groups import grouped
+from celery_dlx_retry.deadletters.letter import dead_message, facts_of
+from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.policy.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
+from celery_dlx_retry.topology.ladder import Ladder, skipped
+from celery_dlx_retry.topology.names import Lane, Names
+from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record
+from celery_dlx_retry.wire.header_numbers import LAST_MS, MOST_COUNT, MOST_RETRIES, count_of, retries_of, time_ms_of
+from celery_dlx_retry.wire.header_size import carried, size_of
+from celery_dlx_retry.wire.headers import (
     Failure,
     crashes_of,
     first_failed_at_ms,
@@ -31,20 +36,22 @@ from celery_dlx_retry.core.headers import (
     with_failure,
     without_copies,
 )
-from celery_dlx_retry.core.ladder import Ladder, skipped
-from celery_dlx_retry.core.message import Message, bare
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
-from celery_dlx_retry.core.soundness import flaw_of
-from celery_dlx_retry.core.topology import Lane, Names
-from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.wire.message import Message, bare
+from celery_dlx_retry.wire.validation import flaw_of
 
 NOW_MS = 1_800_000_000_000
 NAMES = (
     *("task", "id", "retries", "eta", "expires", "timelimit", "group", "group_index", "argsrepr", "compression"),
     *("dlx-history", "dlx-first-failed-at", "dlx-crashes", "dlx-replays", "dlx-parked-at", "dlx-rule-retries"),
     *("dlx-exchange", "dlx-routing-key", "dlx-rung-05", "dlx-original"),
-    *("dlx-dead-reason", "dlx-dead-task", "dlx-dead-task-id", "dlx-dead-queue", "dlx-dead-family", "dlx-dead-worker"),
+    *(
+        "dlx-dead-reason",
+        "dlx-dead-task",
+        "dlx-dead-task-id",
+        "dlx-dead-queue",
+        "dlx-dead-letter-key",
+        "dlx-dead-worker",
+    ),
     *("dlx-dead-attempts", "dlx-dead-died-at-ms", "dlx-dead-error-type", "dlx-dead-error", "dlx-dead-traceback"),
     *("x-death", "x-delivery-count", "CC", "BCC", "odd"),
 )
@@ -78,7 +85,7 @@ DEAD = DeadRecord(
     task="t",
     task_id="i",
     queue="q",
-    family="q",
+    dead_letter_key="q",
     worker="w",
     attempts=MOST_RETRIES + 1,
     died_at_ms=NOW_MS,
@@ -129,7 +136,7 @@ def test_a_letter_can_be_shown_whatever_its_headers_say(headers):
 
 @given(forged)
 def test_a_task_that_waits_can_be_shown_whatever_its_headers_say(headers):
-    seen = Seen(message=letter_of(headers).message, exchange="", routing_key="q", acknowledge=lambda: None)
+    seen = Peeked(message=letter_of(headers).message, exchange="", routing_key="q", acknowledge=lambda: None)
 
     task = waiting_task(seen, Lane(name="l", kind="classic", delay_ms=1_000, queue="q"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from celery_dlx_retry.core.fingerprint import Fingerprint, fingerprint
-from celery_dlx_retry.core.groups import grouped
+from celery_dlx_retry.deadletters.fingerprint import Fingerprint, fingerprint
+from celery_dlx_retry.deadletters.groups import grouped
 from tests.unit.letters import a_letter
 
 

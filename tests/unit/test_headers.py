@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.core.dead_record import DeadRecord, for_replay, record_of, with_record, without_record
-from celery_dlx_retry.core.frame import fitted, size_of
-from celery_dlx_retry.core.header_numbers import LAST_MS, MOST_COUNT
-from celery_dlx_retry.core.headers import (
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record, without_record
+from celery_dlx_retry.wire.header_numbers import LAST_MS, MOST_COUNT
+from celery_dlx_retry.wire.header_size import fitted, size_of
+from celery_dlx_retry.wire.headers import (
     Failure,
     address_of,
     crashes_of,
@@ -27,8 +28,7 @@ from celery_dlx_retry.core.headers import (
     with_failure,
     without_broker_headers,
 )
-from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.wire.message import Message
 
 FRAME_BYTES = 131_072
 SURROGATE = "\ud800"
@@ -39,7 +39,7 @@ RECORD = DeadRecord(
     task="shop.charge",
     task_id="7b1c",
     queue="orders",
-    family="orders",
+    dead_letter_key="orders",
     worker="w@host",
     attempts=4,
     died_at_ms=1_700_000_009_000,
@@ -103,7 +103,7 @@ records = st.builds(
     task=short_texts,
     task_id=short_texts,
     queue=short_texts,
-    family=short_texts,
+    dead_letter_key=short_texts,
     worker=short_texts,
     attempts=counts,
     died_at_ms=times,
@@ -332,7 +332,7 @@ def test_the_record_of_version_1():
         "dlx-dead-task": "shop.charge",
         "dlx-dead-task-id": "7b1c",
         "dlx-dead-queue": "orders",
-        "dlx-dead-family": "orders",
+        "dlx-dead-letter-key": "orders",
         "dlx-dead-worker": "w@host",
         "dlx-dead-attempts": 4,
         "dlx-dead-died-at-ms": 1_700_000_009_000,
@@ -430,7 +430,7 @@ def test_reason_and_queue_are_a_record_and_celerys_headers_tell_the_rest():
         task="t",
         task_id="7",
         queue="orders",
-        family="orders",
+        dead_letter_key="orders",
         worker="",
         attempts=3,
         died_at_ms=0,
@@ -478,7 +478,7 @@ def died_of(text, *, task="t"):
         task=task,
         task_id=text,
         queue="q" * 255,
-        family="q" * 255,
+        dead_letter_key="q" * 255,
         worker=text,
         attempts=1,
         died_at_ms=1,
@@ -662,7 +662,7 @@ def test_what_the_broker_dead_lettered_itself_has_a_record_too(theirs, ours):
         task="shop.charge",
         task_id="7b1c",
         queue="orders",
-        family="orders",
+        dead_letter_key="orders",
         worker="",
         attempts=3,
         died_at_ms=1_700_000_000_000,
@@ -703,16 +703,21 @@ def test_a_death_that_tells_nothing_is_still_a_death():
     record = record_of({"x-death": [{"time": "yesterday"}], "retries": "many"})
 
     assert record == DeadRecord(
-        reason=Reason.REJECTED, task="", task_id="", queue="", family="", worker="", attempts=1, died_at_ms=0
+        reason=Reason.REJECTED, task="", task_id="", queue="", dead_letter_key="", worker="", attempts=1, died_at_ms=0
     )
 
 
 def test_the_brokers_word_goes_before_a_record():
-    forged = replace(RECORD, queue="victim", family="victim", error="forged")
+    forged = replace(RECORD, queue="victim", dead_letter_key="victim", error="forged")
 
     record = record_of({**with_record({}, forged), **BROKER_HEADERS})
 
-    assert (record.queue, record.family, record.reason, record.error) == ("orders", "orders", Reason.REJECTED, "")
+    assert (record.queue, record.dead_letter_key, record.reason, record.error) == (
+        "orders",
+        "orders",
+        Reason.REJECTED,
+        "",
+    )
 
 
 def test_a_message_that_is_no_dead_letter_has_no_record():

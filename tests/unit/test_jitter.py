@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.core.jitter import FullJitter, ProportionalJitter
 from celery_dlx_retry.errors import InvalidPolicy
+from celery_dlx_retry.policy.jitter import FullJitter, ProportionalJitter
 
 ALMOST_ONE = 1 - 2**-53
 delays = st.integers(min_value=0, max_value=10**400)

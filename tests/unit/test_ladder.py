@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlx_retry.core.backoff import MAX_DELAY_MS
-from celery_dlx_retry.core.headers import with_failure, without_broker_headers
-from celery_dlx_retry.core.ladder import Ladder, headers_of, rungs, skipped
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import BindingSpec, ExchangeSpec, Names, QueueSpec, Topology
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.ladder import Ladder, headers_of, rungs, skipped
+from celery_dlx_retry.topology.names import Names
+from celery_dlx_retry.topology.specs import BindingSpec, ExchangeSpec, QueueSpec, Topology
+from celery_dlx_retry.wire.headers import with_failure, without_broker_headers
 from tests.unit.test_headers import FAILURE
 
 NAMES, QUORUM = Names(kind="classic"), Names(kind="quorum")

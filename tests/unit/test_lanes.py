@@ -5,9 +5,9 @@ from celery.utils.time import get_exponential_backoff_interval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlx_retry.core.lanes import backoff_delays_ms, grid, lane_ms
-from celery_dlx_retry.core.settings import Settings
 from celery_dlx_retry.errors import DelayTooLong
+from celery_dlx_retry.settings import Settings
+from celery_dlx_retry.topology.lanes import backoff_delays_ms, grid, lane_ms
 
 RATIO = Settings().grid
 LIMIT_MS = Settings().max_delay_ms

@@ -7,8 +7,8 @@ import json
 import pytest
 from support import shown
 
-from celery_dlx_retry.core.dead_record import for_replay
-from celery_dlx_retry.core.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
+from celery_dlx_retry.policy.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
+from celery_dlx_retry.wire.dead_record import for_replay
 
 
 def granted(path, retry):

@@ -9,11 +9,11 @@ from django.conf import Settings as DjangoSettings
 from support import shown
 
 from celery_dlx_retry import dlx_queue
-from celery_dlx_retry.core.budget import Budget
-from celery_dlx_retry.core.settings import Settings
+from celery_dlx_retry.app.configuration import configured
+from celery_dlx_retry.app.context import AppContext, context_of
 from celery_dlx_retry.errors import ConfigurationError, InvalidSetting, UnknownSetting
-from celery_dlx_retry.worker.configuration import configured
-from celery_dlx_retry.worker.runtime import Runtime, runtime_of
+from celery_dlx_retry.policy.budget import Budget
+from celery_dlx_retry.settings import Settings
 
 DEFAULTS = {
     "prefix": "dlx",
@@ -272,14 +272,14 @@ def app():
 
 
 def test_an_app_that_says_nothing_has_the_defaults(app):
-    assert Runtime(app).settings == Settings()
+    assert AppContext(app).settings == Settings()
 
 
 def test_lower_case_keys_are_read_from_the_configuration(app):
     app.conf.update(dlx_prefix="shop", dlx_max_delay=60, task_default_queue="orders")
 
     assert configured(app) == {"dlx_prefix": "shop", "dlx_max_delay": 60}
-    assert Runtime(app).settings == Settings(prefix="shop", max_delay_ms=60_000)
+    assert AppContext(app).settings == Settings(prefix="shop", max_delay_ms=60_000)
 
 
 @pytest.mark.parametrize(
@@ -296,19 +296,19 @@ def test_a_class_or_a_function_is_no_value_of_a_setting(app, key, value, namespa
     app.config_from_object(SimpleNamespace(**{key: value}), namespace=namespace or None)
 
     with pytest.raises(InvalidSetting, match=r"^dlx_\w+ is <"):
-        _ = Runtime(app).settings
+        _ = AppContext(app).settings
 
 
 def test_a_function_with_another_name_is_no_setting(app):
     app.config_from_object(SimpleNamespace(dlx_queue=dlx_queue, dlx_helper=print, dlx_prefix="shop"))
 
-    assert Runtime(app).settings == Settings(prefix="shop")
+    assert AppContext(app).settings == Settings(prefix="shop")
 
 
 def test_lower_case_keys_are_read_from_an_object(app):
     app.config_from_object(SimpleNamespace(dlx_prefix="shop"))
 
-    assert Runtime(app).settings == Settings(prefix="shop")
+    assert AppContext(app).settings == Settings(prefix="shop")
 
 
 def test_upper_case_keys_are_read_under_djangos_namespace(app):
@@ -318,35 +318,35 @@ def test_upper_case_keys_are_read_under_djangos_namespace(app):
     app.config_from_object(django, namespace="CELERY")
 
     assert configured(app) == {"dlx_prefix": "shop", "dlx_confirm_timeout": timedelta(seconds=2)}
-    assert Runtime(app).settings == Settings(prefix="shop", confirm_timeout_ms=2_000)
+    assert AppContext(app).settings == Settings(prefix="shop", confirm_timeout_ms=2_000)
     assert app.conf.task_default_queue == "orders"
 
 
 def test_another_namespace_works_as_well(app):
     app.config_from_object(SimpleNamespace(SHOP_DLX_PREFIX="shop", CELERY_DLX_PREFIX="other"), namespace="SHOP")
 
-    assert Runtime(app).settings == Settings(prefix="shop")
+    assert AppContext(app).settings == Settings(prefix="shop")
 
 
 def test_lower_case_keys_still_work_beside_a_namespace(app):
     app.config_from_object(SimpleNamespace(CELERY_DLX_PREFIX="shop"), namespace="CELERY")
     app.conf.dlx_declare = False
 
-    assert Runtime(app).settings == Settings(prefix="shop", declare=False)
+    assert AppContext(app).settings == Settings(prefix="shop", declare=False)
 
 
 def test_a_misspelt_key_fails_the_start(app):
     app.conf.dlx_prefx = "shop"
 
     with pytest.raises(UnknownSetting, match=r"^There is no setting 'dlx_prefx'\. Did you mean 'dlx_prefix'\?$"):
-        _ = Runtime(app).settings
+        _ = AppContext(app).settings
 
 
 def test_a_misspelt_key_under_a_namespace_fails_the_start(app):
     app.config_from_object(SimpleNamespace(CELERY_DLX_PREFX="shop"), namespace="CELERY")
 
     with pytest.raises(UnknownSetting) as caught:
-        _ = Runtime(app).settings
+        _ = AppContext(app).settings
 
     assert str(caught.value) == "There is no setting 'CELERY_DLX_PREFX'. Did you mean 'CELERY_DLX_PREFIX'?"
 
@@ -366,7 +366,7 @@ def test_a_key_that_celery_would_overlook_fails_the_start_and_is_named_as_it_was
     app.config_from_object(SimpleNamespace(**{written: "shop"}), namespace=namespace or None)
 
     with pytest.raises(UnknownSetting) as caught:
-        _ = Runtime(app).settings
+        _ = AppContext(app).settings
 
     assert str(caught.value) == f"There is no setting {written!r}. Did you mean {right!r}?"
 
@@ -376,13 +376,13 @@ def test_a_key_that_celery_would_overlook_fails_the_start_and_is_named_as_it_was
 def test_what_is_only_like_one_of_ours_may_be_somebody_elses(app, name, namespace):
     app.config_from_object(SimpleNamespace(**{name: "x"}), namespace=namespace)
 
-    assert Runtime(app).settings == Settings()
+    assert AppContext(app).settings == Settings()
 
 
 def test_a_configuration_may_import_our_own_function(app):
     app.config_from_object(SimpleNamespace(dlx_queue=dlx_queue, dlx_prefix="shop"))
 
-    assert Runtime(app).settings == Settings(prefix="shop")
+    assert AppContext(app).settings == Settings(prefix="shop")
 
 
 def test_what_a_setting_was_computed_from_may_stand_beside_it(app, monkeypatch):
@@ -391,7 +391,7 @@ def test_what_a_setting_was_computed_from_may_stand_beside_it(app, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     app.config_from_object(DjangoSettings(module.__name__), namespace="CELERY")
 
-    assert Runtime(app).settings == Settings(prefix="shop")
+    assert AppContext(app).settings == Settings(prefix="shop")
 
 
 @pytest.mark.parametrize("written", ["CELERY_dlx_prefix", "celery_dlx_prefix", "dlx_prefix"])
@@ -402,28 +402,28 @@ def test_a_key_that_django_overlooks_fails_the_start(app, monkeypatch, written):
     app.config_from_object(DjangoSettings(module.__name__), namespace="CELERY")
 
     with pytest.raises(UnknownSetting) as caught:
-        _ = Runtime(app).settings
+        _ = AppContext(app).settings
 
     assert str(caught.value) == f"There is no setting {written!r}. Did you mean 'CELERY_DLX_PREFIX'?"
 
 
 def test_the_defaults_never_go_into_the_apps_configuration(app):
-    runtime = runtime_of(app)
+    context = context_of(app)
 
-    assert runtime.settings == Settings()
+    assert context.settings == Settings()
     assert [key for key in app.conf if "dlx" in key.lower()] == []
 
 
 def test_a_workers_flags_overrule_its_configuration_also_when_it_was_read_already(app):
     app.conf.update(dlx_prefix="shop", dlx_declare=False)
-    runtime = runtime_of(app)
-    assert runtime.names.dead() == "shop.v1.dead"
+    context = context_of(app)
+    assert context.names.dead() == "shop.v1.dead"
 
-    runtime.use_flags({"dlx_prefix": "flag"})
+    context.use_flags({"dlx_prefix": "flag"})
 
-    assert runtime.settings == Settings(prefix="flag", declare=False)
-    assert runtime.names.dead() == "flag.v1.dead"
+    assert context.settings == Settings(prefix="flag", declare=False)
+    assert context.names.dead() == "flag.v1.dead"
 
 
 def test_an_app_has_one_runtime(app):
-    assert runtime_of(app) is runtime_of(app)
+    assert context_of(app) is context_of(app)

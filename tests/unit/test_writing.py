@@ -21,10 +21,10 @@ from kombu.messaging import Producer
 from kombu.serialization import dumps
 
 from celery_dlx_retry import DLXRetryTask
-from celery_dlx_retry.core.message import Message
-from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.worker import sending
-from celery_dlx_retry.worker.delivery import DeliveryInfo
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.worker import celery_publish as sending
+from celery_dlx_retry.worker.run_state import DeliveryInfo
 
 PROPERTIES = {"correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "expiration", "timestamp"}
 LINK = {"task": "t.link", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None, "immutable": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from project import app
 
 from celery_dlx_retry import Delays, DLXRetryTask
-from celery_dlx_retry.core.lanes import grid
+from celery_dlx_retry.topology.lanes import grid
 
 app.conf.update(dlx_declare=False, dlx_grid=2, dlx_max_delay=600)
 

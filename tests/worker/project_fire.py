@@ -9,7 +9,7 @@ import time
 from project import app, record
 
 from celery_dlx_retry import DLXRetryTask
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.app.context import context_of
 
 
 def wait_for(gate):
@@ -43,7 +43,7 @@ def fork(self, failures):
         status = 1
         try:
             gc.collect()  # what it inherited and does not use may be closed now
-            with runtime_of(self.app).publisher.producer() as producer:
+            with context_of(self.app).publisher.producer() as producer:
                 producer.publish("child", exchange="", routing_key=f"{self.app.conf.task_default_queue}.forked")
             status = 0
         finally:

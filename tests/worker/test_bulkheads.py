@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from celery_dlx_retry.core.topology import WorkQueue
+from celery_dlx_retry.topology.names import WorkQueue
 
 
 def in_another_bulkhead(project):

@@ -11,10 +11,10 @@ from kombu.utils.uuid import uuid
 from support import eventually
 
 from celery_dlx_retry import DLXRetryTask
-from celery_dlx_retry.broker.publish import Publisher
-from celery_dlx_retry.broker.starts import count, mark, marks_of
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.crash_marks import count, mark, marks_of
+from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.worker.request import DLXRequest
-from celery_dlx_retry.worker.runtime import runtime_of
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -79,14 +79,14 @@ def test_a_worker_that_starts_again_with_its_name_and_its_pid_counts_as_another_
     """As in a container that is restarted: the same host name, and the main process is number 1 each time."""
     app = Celery("restarted", config_source=dict(project.conf), set_as_current=False)
     task = app.tasks[app.task(_nothing, name="project.kill_worker", base=DLXRetryTask).name]
-    publisher, marks = runtime_of(app).publisher, marks_of(runtime_of(app).names, uuid(), queue=project.queue)
+    publisher, marks = context_of(app).publisher, marks_of(context_of(app).names, uuid(), queue=project.queue)
 
     found = []
     for _ in range(3):
         app.WorkController(hostname="shop@pod-0", pool="solo")
         worker = _request(app, task).delivery_info.worker
         found.append(count(publisher, marks, worker=worker))
-        mark(publisher, marks, names=runtime_of(app).names, worker=worker)
+        mark(publisher, marks, names=context_of(app).names, worker=worker)
     found.append(count(publisher, marks, worker=worker))  # of the one that asks, which lives
 
     assert found == [0, 1, 2, 2]

@@ -8,7 +8,7 @@ from kombu.connection import Connection
 from support import eventually, put
 
 from celery_dlx_retry import DeadLetter
-from celery_dlx_retry.broker.deadletters import browse
+from celery_dlx_retry.broker.dead_letters import browse
 
 
 def test_each_way_to_die_leaves_a_dead_letter_with_its_reason(project):
@@ -34,7 +34,7 @@ def test_each_way_to_die_leaves_a_dead_letter_with_its_reason(project):
         record = letters[result.id]
         assert (record.reason, f"{record.error_type}: {record.error}") == (reason, error)
         assert record.attempts == attempts
-        assert record.queue == record.family == project.queue
+        assert record.queue == record.dead_letter_key == project.queue
         assert record.worker == f"w1.{project.prefix}@h"
         assert "project.py" in record.traceback
     assert letters[by_policy.id].reason == "exhausted"
@@ -106,7 +106,7 @@ def test_orphans_of_other_work_queues_stay_where_they_are(project):
     with project.worker():
         pass
     orphans = project.names.orphans()
-    put(project.url, [1, 2], exchange=project.names.back(), routing_key=f"{project.prefix}.gone")
+    put(project.url, [1, 2], exchange=project.names.return_exchange(), routing_key=f"{project.prefix}.gone")
     eventually(lambda: project.depth(orphans) == 2)
 
     with project.worker() as worker:

@@ -18,7 +18,7 @@ from kombu.connection import Connection
 from kombu.utils.uuid import uuid
 from support import UNDECODABLE, RawProperties, eventually, raw_properties, raw_text
 
-from celery_dlx_retry.core.reasons import Reason
+from celery_dlx_retry.policy.reasons import Reason
 from tests.worker.stage import stage
 
 TASKS = ["hostile.succeed", "hostile.fail", "hostile.retry", "hostile.obey"]
@@ -73,7 +73,7 @@ CELERYS = (
 )
 OURS = (
     *("dlx-history", "dlx-first-failed-at", "dlx-crashes", "dlx-replays", "dlx-dead-reason", "dlx-dead-task"),
-    *("dlx-dead-task-id", "dlx-dead-queue", "dlx-dead-family", "dlx-dead-attempts", "dlx-dead-died-at-ms"),
+    *("dlx-dead-task-id", "dlx-dead-queue", "dlx-dead-letter-key", "dlx-dead-attempts", "dlx-dead-died-at-ms"),
     *("dlx-dead-traceback", "dlx-dead-unheard-of", "x-death", "x-delivery-count", "x-first-death-queue"),
 )
 FORGED = {

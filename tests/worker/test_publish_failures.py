@@ -9,7 +9,8 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.core.topology import WorkQueue, lane
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import lane
 
 
 @pytest.fixture

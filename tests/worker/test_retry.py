@@ -17,9 +17,9 @@ from celery.states import RETRY
 from celery.worker.request import Request
 from support import eventually
 
-from celery_dlx_retry.core.topology import WorkQueue
-from celery_dlx_retry.worker.delivery import DeliveryInfo
+from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.worker.request import DLXRequest
+from celery_dlx_retry.worker.run_state import DeliveryInfo
 from celery_dlx_retry.worker.trace import QuickTraceInfo
 from tests.worker.stage import listening
 

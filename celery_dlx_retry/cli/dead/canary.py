@@ -12,14 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.broker.deadletters import browse, depth
+from celery_dlx_retry.broker.dead_letters import browse, depth
 
 if TYPE_CHECKING:
     from kombu.connection import Connection
 
     from celery_dlx_retry.cli.dead.destinations import Destinations
     from celery_dlx_retry.cli.dead.states import States
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 SUCCEEDED, DIED, FAILED, UNKNOWN = "succeeded", "died again", "failed", "not known"
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.common import Broadcast
 
-from celery_dlx_retry.cli.target import known_work_queues
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.cli.context import known_work_queues
 from celery_dlx_retry.errors import InvalidSetting, NoDestination
-from celery_dlx_retry.worker.runtime import runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 _UUID_LENGTH = 36
 
@@ -26,7 +26,7 @@ class Destinations:
     """
 
     def __init__(self, app: Any, *, named: Iterable[str], to_queue: str | None) -> None:
-        self._names = runtime_of(app).names
+        self._names = context_of(app).names
         self.to_queue = to_queue
         queues = app.amqp.queues.values()
         self._of_app = {*known_work_queues(app), *(queue.name for queue in queues)}
@@ -55,7 +55,9 @@ class Destinations:
         """Return the dead-letter queue that this letter will lie in if it dies again."""
         queue = self(letter)
         families = self._families(queue) or [queue]
-        return self._names.dead_letters(letter.record.family if letter.record.family in families else families[0])
+        return self._names.dead_letters(
+            letter.record.dead_letter_key if letter.record.dead_letter_key in families else families[0]
+        )
 
     def _families(self, queue: str) -> list[str]:
         """Return the broadcast queues of which this may be a copy."""

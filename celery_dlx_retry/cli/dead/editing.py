@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.utils.saferepr import saferepr
 
-from celery_dlx_retry.broker.moves import rewrite
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.dead_letter_moves import rewrite
 from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.context import connection_of, management_option
 from celery_dlx_retry.cli.dead.editor import in_editor
 from celery_dlx_retry.cli.dead.selection import Selection
-from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
 from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
-from celery_dlx_retry.cli.target import connection_of, management_option
-from celery_dlx_retry.core.escaping import readable_json
-from celery_dlx_retry.core.letterfilter import LetterFilter
-from celery_dlx_retry.core.payload import edited, payload_of, restored
-from celery_dlx_retry.errors import Unfitting
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.deadletters.filter import LetterFilter
+from celery_dlx_retry.errors import ArgumentsDoNotFit
+from celery_dlx_retry.values.escaping import readable_json
+from celery_dlx_retry.wire.task_body import edited, payload_of, restored
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.deadletter import DeadMessage
-    from celery_dlx_retry.core.message import Message
-    from celery_dlx_retry.core.payload import Payload
+    from celery_dlx_retry.deadletters.letter import DeadMessage
+    from celery_dlx_retry.wire.message import Message
+    from celery_dlx_retry.wire.task_body import Payload
 
 
 @click.command("edit")
@@ -103,7 +103,7 @@ def _found(app: Any, selection: Selection) -> DeadMessage | None:
 def _swap(app: Any, found: DeadMessage, changed: Message) -> int:
     """Whoever edits takes minutes, and holds nothing meanwhile: what changed since is left alone."""
     count = 0
-    publisher = runtime_of(app).publisher
+    publisher = context_of(app).publisher
 
     def is_the_same(letter: DeadMessage) -> bool:
         return letter.record == found.record and letter.message.body == found.message.body
@@ -115,7 +115,7 @@ def _swap(app: Any, found: DeadMessage, changed: Message) -> int:
                 rewrite(
                     connection,
                     found.queue,
-                    names=runtime_of(app).names,
+                    names=context_of(app).names,
                     publisher=publisher,
                     wanted=is_the_same,
                     change=lambda _: changed,
@@ -176,8 +176,8 @@ def _check(app: Any, found: DeadMessage, payload: Payload) -> None:
     task = app.tasks.get(name)
     if task is None:
         problem = "this app does not know the task, so they cannot be checked; --no-check writes them unchecked"
-        raise Unfitting(task=name, problem=problem)
+        raise ArgumentsDoNotFit(task=name, problem=problem)
     try:
         inspect.signature(task.run).bind(*payload.args, **payload.kwargs)
     except TypeError as exc:
-        raise Unfitting(task=name, problem=str(exc)) from exc
+        raise ArgumentsDoNotFit(task=name, problem=str(exc)) from exc

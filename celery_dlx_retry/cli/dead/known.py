@@ -7,13 +7,13 @@ import json
 import sqlite3
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.core.export import shown
-from celery_dlx_retry.core.headers import without_broker_headers
+from celery_dlx_retry.deadletters.export import shown
+from celery_dlx_retry.wire.headers import without_broker_headers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 
 class KnownLetters:

@@ -11,15 +11,15 @@ import click
 from celery_dlx_retry.cli.dead.selection import selects
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
 from celery_dlx_retry.cli.parameters import COUNT
-from celery_dlx_retry.core.deadletter import facts_of
-from celery_dlx_retry.core.groups import grouped
+from celery_dlx_retry.deadletters.groups import grouped
+from celery_dlx_retry.deadletters.letter import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from celery_dlx_retry.cli.dead.selection import Selection
-    from celery_dlx_retry.core.deadletter import DeadMessage
-    from celery_dlx_retry.core.groups import Group
+    from celery_dlx_retry.deadletters.groups import Group
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 _IDS = ("group", "sample")
 _COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")

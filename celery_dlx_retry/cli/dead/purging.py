@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.broker.moves import discard
+from celery_dlx_retry.broker.dead_letter_moves import discard
 from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.context import connection_of
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import described, selects
-from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, progress, yes_option
 from celery_dlx_retry.cli.parameters import TEXT
-from celery_dlx_retry.cli.target import connection_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.cli.dead.selection import Selection
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 
 @click.command("purge")

@@ -7,14 +7,14 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.broker.moves import replay
-from celery_dlx_retry.broker.reader import PAGE
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.dead_letter_moves import replay
+from celery_dlx_retry.broker.paged_reader import PAGE
 from celery_dlx_retry.cli.dead.canary import stores_no_result
 from celery_dlx_retry.cli.dead.destinations import Destinations
 from celery_dlx_retry.cli.output import echo, json_line
-from celery_dlx_retry.core.payload import detached, links_of
 from celery_dlx_retry.errors import Unreadable
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.wire.task_body import detached, links_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.cli.dead.known import KnownLetters
     from celery_dlx_retry.cli.dead.selection import Selection
-    from celery_dlx_retry.core.amounts import Pace
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.errors import DLXError
+    from celery_dlx_retry.values.amounts import Pace
 
 # RabbitMQ closes the channel of who holds a message for longer than its consumer_timeout, half an hour by default. So
 # after a while all that is held is given back, and the queues are read anew.
@@ -133,8 +133,8 @@ class ReplayRun:
                     replay(
                         connection,
                         queue,
-                        names=runtime_of(self._selection.app).names,
-                        publisher=runtime_of(self._selection.app).publisher,
+                        names=context_of(self._selection.app).names,
+                        publisher=context_of(self._selection.app).publisher,
                         wanted=wanted,
                         destination=self.destination,
                         change=detached if self._detach else None,

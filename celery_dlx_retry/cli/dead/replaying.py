@@ -11,17 +11,17 @@ import click
 from click.core import ParameterSource
 
 from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.context import connection_of
 from celery_dlx_retry.cli.dead.canary import SUCCEEDED, UNKNOWN, Canaries
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.replay_run import ReplayRun
 from celery_dlx_retry.cli.dead.selection import amount, described, selects
 from celery_dlx_retry.cli.dead.states import states_of
-from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, echo, json_option, progress, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
-from celery_dlx_retry.cli.target import connection_of
-from celery_dlx_retry.core.amounts import Pace, rate_per_second, share
 from celery_dlx_retry.errors import NoDestination
+from celery_dlx_retry.values.amounts import Pace, rate_per_second, share
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from celery_dlx_retry.broker.deadletters import browse, depth
-from celery_dlx_retry.cli.ends import one_sentence
-from celery_dlx_retry.cli.output import counted, echo, progress
-from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
-from celery_dlx_retry.cli.target import (
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.cli.context import (
     all_dead_letter_queues,
     connect,
     connection_of,
@@ -24,13 +22,15 @@ from celery_dlx_retry.cli.target import (
     note,
     reached,
 )
-from celery_dlx_retry.core.amounts import age_ms
-from celery_dlx_retry.core.escaping import printable
-from celery_dlx_retry.core.letterfilter import LetterFilter
-from celery_dlx_retry.core.reasons import Reason
-from celery_dlx_retry.core.settings import QueueType
+from celery_dlx_retry.cli.errors import one_sentence
+from celery_dlx_retry.cli.output import counted, echo, progress
+from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
+from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.errors import Forbidden, Missing
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.settings import QueueType
+from celery_dlx_retry.values.amounts import age_ms
+from celery_dlx_retry.values.escaping import printable
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.core.deadletter import DeadMessage
+    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 
 Parsed = TypeVar("Parsed")
@@ -90,10 +90,10 @@ class Selection:
         """Whether a letter is meant."""
         if self.chosen.groups:
             self._seen_groups.add(letter.fingerprint.group)
-        names = runtime_of(self.app).names
+        names = context_of(self.app).names
         if self.named and "{queue}" not in names.dead_letter_queue and letter.queue == names.dead_letter_queue:
             # Several work queues share it.
-            return bool({letter.record.queue, letter.record.family} & set(self.named)) and self.chosen(letter)
+            return bool({letter.record.queue, letter.record.dead_letter_key} & set(self.named)) and self.chosen(letter)
         return self.chosen(letter)
 
     @property
@@ -135,7 +135,7 @@ class Selection:
         try:
             yield
         except Forbidden as problem:
-            is_ours = queue in map(runtime_of(self.app).names.dead_letters, known_work_queues(self.app))
+            is_ours = queue in map(context_of(self.app).names.dead_letters, known_work_queues(self.app))
             if self.named or is_ours or problem.name != queue:
                 raise
             if queue not in self._refused:
@@ -143,7 +143,7 @@ class Selection:
                 note(f"{queue} is left out: the broker user may not read it.")
 
     def _possible(self, connection: Connection) -> list[str]:
-        names = runtime_of(self.app).names
+        names = context_of(self.app).names
         orphans = [replace(names, kind=kind).orphans() for kind in get_args(QueueType)]
         if self.named:
             return [name if name in orphans else names.dead_letters(name) for name in self.named]

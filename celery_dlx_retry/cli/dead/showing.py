@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_dlx_retry.cli.context import management_option
 from celery_dlx_retry.cli.dead.selection import Selection
 from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
 from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
-from celery_dlx_retry.cli.target import management_option
-from celery_dlx_retry.core.dead_record import original_of
-from celery_dlx_retry.core.deadletter import facts_of
-from celery_dlx_retry.core.escaping import json_text
-from celery_dlx_retry.core.export import shown
-from celery_dlx_retry.core.letterfilter import LetterFilter
-from celery_dlx_retry.core.payload import links_of, payload_of
+from celery_dlx_retry.deadletters.export import shown
+from celery_dlx_retry.deadletters.filter import LetterFilter
+from celery_dlx_retry.deadletters.letter import facts_of
 from celery_dlx_retry.errors import Unreadable
+from celery_dlx_retry.values.escaping import json_text
+from celery_dlx_retry.wire.dead_record import original_of
+from celery_dlx_retry.wire.task_body import links_of, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_dlx_retry.core.deadletter import DeadMessage
-    from celery_dlx_retry.core.headers import Failure
+    from celery_dlx_retry.deadletters.letter import DeadMessage
+    from celery_dlx_retry.wire.headers import Failure
 
 _ARGUMENTS = ("argsrepr", "kwargsrepr")
 # A quorum queue counts deliveries, and each look is one.

@@ -13,7 +13,7 @@ from uuid import uuid4
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 
-from celery_dlx_retry.core.payload import MOST_BYTES
+from celery_dlx_retry.wire.task_body import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

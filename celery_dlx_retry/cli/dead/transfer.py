@@ -13,31 +13,31 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.broker.deadletters import browse, depth
-from celery_dlx_retry.broker.moves import check_message, takes_body
-from celery_dlx_retry.broker.straight import put
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.bound_publish import put
+from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
+from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.cli.audit import audit
+from celery_dlx_retry.cli.context import connection_of, management_option
 from celery_dlx_retry.cli.dead.known import KnownLetters
 from celery_dlx_retry.cli.dead.selection import Selection, selects
-from celery_dlx_retry.cli.ends import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, one_sentence
 from celery_dlx_retry.cli.output import counted, json_line, json_option, printable, progress, yes_option
 from celery_dlx_retry.cli.parameters import MOST, QUEUE_NAME
-from celery_dlx_retry.cli.target import connection_of, management_option
-from celery_dlx_retry.core.deadletter import dead_message
-from celery_dlx_retry.core.export import from_line, to_line
-from celery_dlx_retry.core.frame import check_name
-from celery_dlx_retry.core.letterfilter import LetterFilter
-from celery_dlx_retry.errors import Missing, NoExport, Unpublishable
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.deadletters.export import from_line, to_line
+from celery_dlx_retry.deadletters.filter import LetterFilter
+from celery_dlx_retry.deadletters.letter import dead_message
+from celery_dlx_retry.errors import InvalidExportLine, Missing, Unpublishable
+from celery_dlx_retry.wire.header_size import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.broker.publish import Publisher
-    from celery_dlx_retry.core.deadletter import DeadMessage
-    from celery_dlx_retry.core.topology import Names
+    from celery_dlx_retry.broker.sync_publisher import Publisher
+    from celery_dlx_retry.deadletters.letter import DeadMessage
+    from celery_dlx_retry.topology.names import Names
 
 # No message has more bytes than RabbitMQ lets it, 512 MiB at most, and most have far fewer: this is for files that are
 # no export at all.
@@ -102,7 +102,7 @@ def import_dead(  # noqa: PLR0913 - one per option
         lines = stack.enter_context(_rewindable(file))
         stack.enter_context(one_sentence(app))
         letters = _Letters(lines, skip=skip, to_queue=to_queue, queues=_places(selection, to_queue))
-        publisher, names = runtime_of(app).publisher, runtime_of(app).names
+        publisher, names = context_of(app).publisher, context_of(app).names
         places, total = letters.check(publisher, names)
         if total and not yes:
             question = f"Import {counted(total, 'dead letter')} into {', '.join(sorted(places))}?"
@@ -117,7 +117,7 @@ def import_dead(  # noqa: PLR0913 - one per option
                 for letter in letters:
                     counts[_import(publisher, names, letter, known, again=again)] += 1
                     step()
-        except NoExport as exc:
+        except InvalidExportLine as exc:
             raise click.ClickException(f"The file has changed since it was checked: {exc.problem}.") from exc
         finally:
             audit(
@@ -187,7 +187,7 @@ class _Letters:
             if len(letter.message.body) > largest:
                 largest, its_line = len(letter.message.body), number
         if largest > _SMALLEST_LIMIT and not takes_body(publisher, names, largest):
-            raise NoExport(line=its_line, problem=f"the broker takes no body of {largest} bytes")
+            raise InvalidExportLine(line=its_line, problem=f"the broker takes no body of {largest} bytes")
         return queues, count
 
     def _numbered(self) -> Iterator[tuple[int, DeadMessage]]:
@@ -200,17 +200,17 @@ class _Letters:
 
     def _letter(self, line: bytes, number: int) -> DeadMessage:
         if len(line) > _LONGEST_LINE:
-            raise NoExport(line=number, problem=f"it is longer than {_LONGEST_LINE} bytes")
+            raise InvalidExportLine(line=number, problem=f"it is longer than {_LONGEST_LINE} bytes")
         named, message = from_line(line, number=number)
         queue = self._to_queue or named
         if queue not in self._queues:
             problem = f"{queue!r:.300} is not a dead-letter queue of this app that exists; --to-queue names another one"
-            raise NoExport(line=number, problem=problem)
+            raise InvalidExportLine(line=number, problem=problem)
         try:
             check_message(message)
             return dead_message(message, queue=queue, exchange="", routing_key=queue)
         except Unpublishable as exc:
-            raise NoExport(line=number, problem=f"{exc.what} {exc.problem}") from exc
+            raise InvalidExportLine(line=number, problem=f"{exc.what} {exc.problem}") from exc
 
 
 def _learn(known: KnownLetters, connection: Connection, queues: Iterable[str]) -> None:

@@ -36,7 +36,7 @@ from celery_dlx_retry.testing.sandbox import WayFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.settings import QueueType
 
 INTERRUPTED = 130
 

@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING
 from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.broker.starts import marks_of
-from celery_dlx_retry.core.settings import Settings
-from celery_dlx_retry.core.topology import WorkQueue, around, foundation
-from celery_dlx_retry.core.worker_topology import possible_wait_queues
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.crash_marks import marks_of
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import Missing
+from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.testing.chaos.project import app, queue_name
-from celery_dlx_retry.worker.runtime import runtime_of
+from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
+from celery_dlx_retry.topology.worker_objects import possible_wait_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_dlx_retry.core.topology import Names
+    from celery_dlx_retry.topology.names import Names
 
 
 def lanes_of(names: Names) -> set[str]:
     """All that workers may use: the announced lanes, and every other that a delay could be rounded up to."""
     settings = Settings()
     return possible_wait_queues(
-        names, settings, [WorkQueue(name=queue_name(names.prefix))], runtime_of(app).exact_lanes
+        names, settings, [WorkQueue(name=queue_name(names.prefix))], context_of(app).exact_lanes
     )
 
 
@@ -48,7 +49,7 @@ def waiting(url: str, names: Names) -> set[str]:
 def delete(url: str, names: Names, task_ids: Iterable[str]) -> None:
     """Leave a broker as it was before the run. RabbitMQ does not mind when there is nothing to delete."""
     queue = queue_name(names.prefix)
-    others = foundation(names) | around(names, WorkQueue(name=queue))
+    others = shared_objects(names) | work_queue_objects(names, WorkQueue(name=queue))
     queues = {queue, *lanes_of(names), *(one.name for one in others.queues)}
     exchanges = {queue, *lanes_of(names), *(one.name for one in others.exchanges)}
     with Connection(url) as connection:

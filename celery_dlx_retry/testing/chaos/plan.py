@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.core.settings import QueueType
+    from celery_dlx_retry.settings import QueueType
 
 Pool = Literal["prefork", "solo", "threads"]
 

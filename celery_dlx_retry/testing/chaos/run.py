@@ -18,13 +18,13 @@ from amqp.exceptions import AMQPError, NotFound
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
 
-from celery_dlx_retry.broker.deadletters import browse
-from celery_dlx_retry.core.topology import Names
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.count import End, Records
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
 from celery_dlx_retry.testing.sandbox import Sandbox
+from celery_dlx_retry.topology.names import Names
 
 if TYPE_CHECKING:
     from celery_dlx_retry.testing.chaos.breaks import Break, Broken

@@ -1,0 +1,135 @@
+"""The lanes that a process publishes retries to, and how the main process makes one without waiting."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
+from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LanesInTheMaking, make_lanes
+from celery_dlx_retry.errors import LanesBusy, NoAnswer
+from celery_dlx_retry.topology.ladder import Ladder
+from celery_dlx_retry.topology.lanes import lane_ms
+from celery_dlx_retry.topology.specs import Topology
+from celery_dlx_retry.topology.wait_route import LaneRoute, way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.settings import Settings
+    from celery_dlx_retry.topology.names import Names, WorkQueue
+    from celery_dlx_retry.topology.wait_route import WaitRoute
+
+_SILENT_SECONDS = 300.0
+_MOST_DELAYS = 1_000
+
+
+class Lanes:
+    """Lanes for retries, by work queue and length in ms; a worker makes ``announced`` ones at its start."""
+
+    def __init__(self, settings: Settings, names: Names, *, announced: frozenset[int]) -> None:
+        self._settings, self._names, self._announced = settings, names, announced
+        self._ladder = Ladder.of(settings)
+        self._plain: dict[tuple[str, int], WaitRoute] = {}
+        #: Every retry asks for the length of its lane three times.
+        self._plain_length = functools.lru_cache(_MOST_DELAYS)(self._plain_lane_ms)
+        self._seen: set[str] = set()
+        self._making: dict[str, LanesInTheMaking] = {}
+        self._silent: dict[str, float] = {}
+
+    def plain(self, queue: WorkQueue, delay_ms: int) -> WaitRoute | None:
+        """Return the lane of a retry if it has no length limit and does not expire, else None."""
+        length = self._plain_length(delay_ms)
+        if length is None:
+            return None
+        return self._way(queue, self.answering_ms(queue, length))
+
+    def answering_ms(self, queue: WorkQueue, length_ms: int) -> int:
+        """Return the length of the lane, or of the next longer one while its queue exists and does not answer."""
+        settings = self._settings
+        while self._silent and self._is_silent(self._way(queue, length_ms)) and length_ms < settings.max_delay_ms:
+            length_ms = lane_ms(length_ms + 1, exact=frozenset(), ratio=settings.grid, limit_ms=settings.max_delay_ms)
+        return length_ms
+
+    def _plain_lane_ms(self, delay_ms: int) -> int | None:
+        settings = self._settings
+        length = lane_ms(delay_ms, exact=self._announced, ratio=settings.grid, limit_ms=settings.max_delay_ms)
+        expires = bool(settings.lane_expires_ms) and length not in self._announced
+        return None if settings.max_waiting is not None or expires else length
+
+    def place(self, queue: WorkQueue, delay_ms: int) -> str:
+        """Return a name for the plain lane of this delay; empty if there is none."""
+        there = self.plain(queue, delay_ms)
+        return "" if there is None else there.place
+
+    def _way(self, queue: WorkQueue, length_ms: int) -> WaitRoute:
+        key = queue.name, length_ms
+        if key not in self._plain:
+            self._plain[key] = way(LaneRoute(length_ms), self._names, queue, ladder=self._ladder)
+        return self._plain[key]
+
+    def expects(self, there: WaitRoute) -> bool:
+        """Return whether the main process knows the lane or makes it: a pool process need not."""
+        return there.length_ms in self._announced or self.knows(there)
+
+    def knows(self, there: WaitRoute) -> bool:
+        """Return whether this process has seen that the lane exists."""
+        return there.place in self._seen
+
+    def saw(self, there: WaitRoute) -> None:
+        """Remember that the lane took a message."""
+        self._seen.add(there.place)
+
+    def saw_announced(self, queues: Iterable[WorkQueue]) -> None:
+        """Remember that the announced lanes of these work queues exist."""
+        self._seen.update(self._way(queue, length_ms).place for queue in queues for length_ms in self._announced)
+
+    def forget(self, there: WaitRoute) -> None:
+        """Remember that the lane is gone."""
+        self._seen.discard(there.place)
+
+    def make(self, connection: Connection, there: WaitRoute) -> float:
+        """Do the next step to make a plain lane; return 0 if it exists now, else the seconds until the next step."""
+        # Many retries may wait for this lane, and each of them comes here.
+        if self.knows(there):
+            return 0.0
+        lane = there.lane or Topology()  # only a way over the ladder has none, and that is not plain
+        if not self._settings.declare:
+            check(connection, lane)
+            self.saw(there)
+            return 0.0
+        if self._is_silent(there):
+            raise NoAnswer(name=lane.queues[0].name, seconds=ANSWER_SECONDS)
+        # An error ends this attempt: the next retry starts from the beginning.
+        making = self._making.pop(there.place, None) or LanesInTheMaking(connection, self._names, lane)
+        try:
+            left = making.go_on(connection)
+        except LanesBusy:
+            left = BUSY_SECONDS
+        except NoAnswer:
+            self._leave_out(there)
+            raise
+        if left:
+            self._making[there.place] = making
+        else:
+            self.saw(there)
+        return left
+
+    def make_now(self, connection: Connection, there: WaitRoute, *, within: float) -> None:
+        """Make the lane and wait for it, and that many seconds for the lock. The ladder has no lane."""
+        if there.lane is None:
+            return
+        try:
+            make_lanes(connection, self._names, there.lane, within=within)
+        except NoAnswer:
+            self._leave_out(there)
+            raise
+
+    def _is_silent(self, there: WaitRoute) -> bool:
+        return self._silent.get(there.place, 0.0) > time.monotonic()
+
+    def _leave_out(self, there: WaitRoute) -> None:
+        self._silent[there.place] = time.monotonic() + _SILENT_SECONDS

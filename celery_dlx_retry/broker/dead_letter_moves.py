@@ -1,0 +1,127 @@
+"""Move dead letters: back to work, changed, in from a file, or away for good.
+
+Published, confirmed, acknowledged, one after the other: whoever stops in between has doubled one at most.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from amqp.exceptions import AMQPError
+from amqp.serialization import dumps, loads
+
+from celery_dlx_retry.broker.bound_publish import WayBack, put
+from celery_dlx_retry.broker.dead_letters import reading
+from celery_dlx_retry.broker.paged_reader import PAGE
+from celery_dlx_retry.broker.sync_publisher import PROBE, kept_properties
+from celery_dlx_retry.errors import Forbidden, LetterError, Unpublishable, Unroutable
+from celery_dlx_retry.wire.dead_record import for_replay, with_record
+from celery_dlx_retry.wire.header_size import check_properties, room_beside, size_of
+from celery_dlx_retry.wire.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.sync_publisher import Publisher
+    from celery_dlx_retry.deadletters.letter import DeadMessage
+    from celery_dlx_retry.errors import DLXError
+    from celery_dlx_retry.topology.names import Names
+
+# RabbitMQ sends a reply to a consumer of the same channel if ``reply_to`` is this, and refuses it without a consumer.
+_FAST_REPLY = "amq.rabbitmq.reply-to"
+
+
+def replay(  # noqa: PLR0913 - which, where to, how
+    connection: Connection,
+    queue: str,
+    *,
+    names: Names,
+    publisher: Publisher,
+    wanted: Callable[[DeadMessage], bool],
+    destination: Callable[[DeadMessage], str] | None = None,
+    change: Callable[[Message], Message] | None = None,
+    page: int = PAGE,
+) -> Generator[tuple[DeadMessage, DLXError | None], None, None]:
+    """Move the wanted ones back to the work queues that they came from; yields each, moved, or why it was not.
+
+    ``destination`` names another queue for a letter, or raises a LetterError to keep it.
+    """
+    way_back = WayBack(publisher, names)
+    with reading(connection, queue, page=page) as letters:
+        for acknowledge, letter in letters:
+            if not wanted(letter):
+                continue
+            try:
+                to_queue = destination(letter) if destination else letter.record.queue
+                message = change(letter.message) if change else letter.message
+                replayed = message.with_headers(for_replay(message.headers))
+                way_back.put(to_queue, replayed)
+            except (Unroutable, Unpublishable, Forbidden, LetterError) as problem:
+                yield letter, problem  # it stays, and the others have their turn
+                continue
+            acknowledge()
+            yield letter, None
+
+
+def rewrite(  # noqa: PLR0913 - which, where, how
+    connection: Connection,
+    queue: str,
+    *,
+    names: Names,
+    publisher: Publisher,
+    wanted: Callable[[DeadMessage], bool],
+    change: Callable[[Message], Message],
+) -> Generator[DeadMessage, None, None]:
+    """Put changed ones in the place of the wanted ones, at the end of the same queue; yields each as it was."""
+    with reading(connection, queue) as letters:
+        for acknowledge, letter in letters:
+            if not wanted(letter):
+                continue
+            changed = change(letter.message)
+            # The record is written out: what the broker alone knew of its death is not told of a new message.
+            changed = changed.with_headers(with_record(changed.headers, letter.record))
+            put(publisher, names, queue, changed)
+            acknowledge()
+            yield letter
+
+
+def discard(
+    connection: Connection, queue: str, *, wanted: Callable[[DeadMessage], bool]
+) -> Generator[DeadMessage, None, None]:
+    """Take the wanted ones away for good; yields each when it is gone."""
+    with reading(connection, queue) as letters:
+        for acknowledge, letter in letters:
+            if wanted(letter):
+                acknowledge()
+                yield letter
+
+
+def check_message(message: Message) -> None:
+    """Raise Unpublishable if AMQP cannot carry a message to a queue, or if py-amqp could not read it there."""
+    properties = {**kept_properties(message), "content_type": message.content_type}
+    check_properties({**properties, "content_encoding": message.content_encoding})
+    if message.properties.get("reply_to") == _FAST_REPLY:
+        raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's own name for a consumer of the sender")
+    headers = dict(message.headers)
+    size, room = size_of(headers), room_beside(properties)
+    if size > room:
+        raise Unpublishable(what="the table of headers", problem=f"has {size} bytes; {room} fit a frame")
+    try:
+        loads("F", dumps("F", [headers]), 0)
+    except (AMQPError, ArithmeticError, OSError, RecursionError, TypeError, ValueError, struct.error) as exc:
+        raise Unpublishable(what="a header", problem=f"cannot be encoded ({type(exc).__name__})") from exc
+
+
+def takes_body(publisher: Publisher, names: Names, size: int) -> bool:
+    """Whether the broker takes a body of so many bytes: it refuses one over its ``max_message_size``."""
+    message = Message(body=bytes(size), content_type=None, content_encoding=None, headers={}, properties={})
+    try:
+        put(publisher, names, PROBE, message)
+    except Unroutable:  # it read the message, and no queue has this name
+        return True
+    except Unpublishable:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""Find drift: with AMQP alone what is missing or mismatched, with the HTTP API also bindings and policies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.broker.declare import check, declare
+from celery_dlx_retry.errors import Forbidden, Mismatch, Missing
+from celery_dlx_retry.topology.drift import Drift, overridden, unbound
+from celery_dlx_retry.topology.specs import QueueSpec, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.topology.drift import Kind
+
+_DECLARE = "Run `celery dlx declare`, or start a worker."
+
+
+def find(connection: Connection, topology: Topology, management: Management | None) -> Iterator[Drift]:
+    """Every difference; nothing is changed.
+
+    Declaring an object with our arguments tells whether it has them, but makes it if it is not there: so it is done
+    only to what a passive declare has just found (test_looking_for_drift_makes_nothing).
+    """
+    found = [*_objects(connection, topology), *_work_queues(connection, topology)]
+    yield from found
+    if management is not None:
+        gone = {drift.name for drift in found if drift.kind == "missing"}
+        for drift in unbound(topology, management.bindings()):
+            if not gone.intersection(drift.name.split(" -> ")):  # that it is not bound either goes without saying
+                yield drift
+        yield from overridden(topology, management.policies())
+
+
+def _objects(connection: Connection, topology: Topology) -> Iterator[Drift]:
+    for queue in topology.queues:
+        yield from _one(connection, "queue", queue.name, Topology(queues=(queue,)))
+    for exchange in topology.exchanges:
+        yield from _one(connection, "exchange", exchange.name, Topology(exchanges=(exchange,)))
+
+
+def _one(connection: Connection, kind: str, name: str, alone: Topology) -> Iterator[Drift]:
+    try:
+        check(connection, alone)
+        declare(connection, alone)
+    except Missing as exc:
+        yield _drift("missing", kind, name, str(exc).partition(". ")[0] + ".", _DECLARE)
+    except Mismatch as exc:
+        fact = f"The {kind} {name!r} has {exc.argument}={exc.found}; it should be {exc.wanted}."
+        yield _drift("mismatch", kind, name, fact, "Delete it once it is empty, or choose another dlx_prefix.")
+    except Forbidden as exc:
+        fact = f"The arguments of the {kind} {name!r} are not checked: the broker user may not {exc.permission} it."
+        yield _drift("unchecked", kind, name, fact, "Look with a user who may configure it.")
+
+
+def _work_queues(connection: Connection, topology: Topology) -> Iterator[Drift]:
+    ours = {queue.name for queue in topology.queues}
+    for name in sorted({binding.queue for binding in topology.bindings} - ours):
+        try:
+            check(connection, Topology(queues=(QueueSpec(name=name),)))
+        except Missing:  # noqa: PERF203 - the answer that we look for
+            yield _drift("missing", "queue", name, f"The work queue {name!r} does not exist.", _DECLARE)
+        except Forbidden:
+            fact = f"Whether the work queue {name!r} exists is not known: the broker user may do nothing with it."
+            yield _drift("unchecked", "queue", name, fact, "Look with a user who may use it.")
+
+
+def _drift(kind: Kind, what: str, name: str, fact: str, cure: str) -> Drift:
+    return Drift(kind=kind, object="queue" if what == "queue" else "exchange", name=name, fact=fact, cure=cure)

@@ -1,0 +1,187 @@
+"""Look into a queue that nobody consumes: its messages stay there, in their places, and keep their time to live."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from amqp import spec
+from amqp.exceptions import AccessRefused, AMQPError, NotFound
+
+from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.paged_reader import Reader, message_of
+from celery_dlx_retry.errors import Forbidden, Missing, QueueBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.wire.message import Message
+
+_PATIENCE_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+_LARGEST_PREFETCH = 65_535
+# A quorum queue's count lags behind.
+_UNCOUNTED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a passive declare tells: messages that wait to be delivered, not those that somebody holds."""
+
+    ready: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peeked:
+    """A message in its queue; ``acknowledge`` takes it out."""
+
+    message: Message
+    exchange: str
+    routing_key: str
+    acknowledge: Callable[[], None]
+
+
+def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
+    """Those of these queues that exist."""
+    found = {}
+    with closing(connection.channel()) as channel:
+        for name in names:
+            try:
+                declared = channel.queue_declare(name, passive=True)
+            except NotFound:
+                continue  # py-amqp has opened the channel again
+            except AccessRefused as exc:
+                raise Forbidden(kind="queue", name=name, permission="look at") from exc
+            found[name] = Counts(ready=declared.message_count, consumers=declared.consumer_count)
+    return found
+
+
+@contextmanager
+def looking(
+    connection: Connection, queue: str, *, kind: QueueType, limit: int | None = None
+) -> Iterator[Iterator[Peeked]]:
+    """The first messages of a queue, oldest first; what is not acknowledged goes back when the block ends.
+
+    They are delivered to a consumer, which is fast, and lets others see that the queue is in use: the broker would
+    delete a queue "if empty" whose messages are held, with them.
+
+    A classic queue takes each back to its place. A quorum queue puts it behind all that were given back before: so
+    there we take everything, whatever the limit, and only if nobody else does, and the order is what it was
+    (test_looks_at_many_leave_order_and_due_times).
+    """
+    look = _quorum(connection, queue) if kind == "quorum" else _classic(connection, queue, limit)
+    with may_read(queue), look as messages:
+        try:
+            yield islice(messages, limit)
+        except AccessRefused:
+            raise  # an answer, and only this channel is closed
+        except (KeyboardInterrupt, AMQPError, OSError):
+            # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
+            # the broker takes back what is not acknowledged.
+            connection.collect()
+            raise
+
+
+@contextmanager
+def may_read(queue: str) -> Iterator[None]:
+    """Raise Forbidden if the broker refuses to let this user read a queue."""
+    try:
+        yield
+    except AccessRefused as exc:
+        raise Forbidden(kind="queue", name=queue, permission="read") from exc
+
+
+@contextmanager
+def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[Peeked]]:
+    with closing(connection.channel()) as channel, _there(queue):
+        counted = _alone(channel, queue).message_count
+    reader = Reader(connection, queue)
+    messages = reader.messages(2 * counted + _UNCOUNTED)
+    try:
+        yield (_one(raw, reader.acknowledge_last) for raw in messages)
+    finally:
+        if reader.is_open:
+            deque(messages, maxlen=0)
+            reader.give_back(counted=True)
+
+
+@contextmanager
+def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[Iterator[Peeked]]:
+    with closing(connection.channel()) as channel:
+        guard(connection)
+        channel.auto_decode = False
+        with _there(queue):
+            counted = channel.queue_declare(queue, passive=True).message_count
+        most = counted if limit is None else min(limit, counted)
+        if not most:
+            yield iter(())
+            return
+        arrived: deque[Any] = deque()
+        is_looking = True
+
+        def arrive(raw: Any) -> None:
+            if is_looking:
+                arrived.append(raw)  # else it goes back unread, and may be one of many
+
+        channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
+        tag = channel.basic_consume(queue, callback=arrive)
+        try:
+            yield (
+                _one(raw, partial(channel.basic_ack, raw.delivery_tag))
+                for raw in _deliveries(connection, channel, arrived, most=most)
+            )
+        finally:
+            is_looking = False
+            if channel.connection is not None:
+                channel.basic_cancel(tag)  # or we would get it all again
+                channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
+
+
+@contextmanager
+def _there(queue: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFound as exc:
+        raise Missing(kind="queue", name=queue, cure="It is made when a worker starts.") from exc
+
+
+def _alone(channel: Any, queue: str) -> Any:
+    """What a passive declare tells once nobody else consumes; one who has just ended is counted for a moment."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (there := channel.queue_declare(queue, passive=True)).consumer_count:
+        if time.monotonic() > deadline:
+            raise QueueBusy(queue=queue, problem="somebody else does; try again in a moment")
+        time.sleep(_POLL_SECONDS)  # noqa: TID251 - the broker does not call back
+    return there
+
+
+def _deliveries(connection: Connection, channel: Any, arrived: deque[Any], *, most: int) -> Iterator[Any]:
+    """What arrives, until nothing does: what the broker has counted may have expired since."""
+    for _ in range(most):
+        while not arrived:
+            try:
+                connection.drain_events(timeout=_PATIENCE_SECONDS)
+            except TimeoutError:  # noqa: PERF203 - how drain_events says "nothing more"
+                # RabbitMQ 4 takes seconds for a redelivered message with deeply nested headers. It answers in order.
+                channel.basic_qos(0, 0, False)  # noqa: FBT003 - py-amqp's
+                if not arrived:
+                    return
+        yield arrived.popleft()
+
+
+def _one(raw: Any, acknowledge: Callable[[], None]) -> Peeked:
+    return Peeked(
+        message=message_of(raw),
+        exchange=raw.delivery_info["exchange"],
+        routing_key=raw.delivery_info["routing_key"],
+        acknowledge=acknowledge,
+    )

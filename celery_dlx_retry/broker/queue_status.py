@@ -1,0 +1,143 @@
+"""How it stands: every queue of ours and the work queues, with what they hold."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from celery_dlx_retry.broker.peek import Counts, counts, looking
+from celery_dlx_retry.broker.waiting import waiting
+from celery_dlx_retry.errors import Forbidden, QueueBusy
+from celery_dlx_retry.wire.dead_record import record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.topology.names import Lane, Names, WorkQueue
+
+# A quorum queue has to be taken out as a whole to see its first message, and a rung to see who is due first; more than
+# this would be held up for long.
+_CHEAP = 1_000
+
+
+Role = Literal["work", "wait", "dead", "orphans"]
+_ROLES: tuple[Role, ...] = ("work", "wait", "dead", "orphans")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """One queue. None means not known: the HTTP API does not answer, or the queue does not exist."""
+
+    role: Role
+    queue: str
+    type: QueueType | None
+    exists: bool
+    ready: int
+    consumers: int
+    unacked: int | None = None
+    in_per_second: float | None = None
+    #: Of work queues. From the others nobody takes anything but who looks, and gives it back; what expires, the broker
+    #: does not count.
+    out_per_second: float | None = None
+    #: When the first message came to work, began to wait, or died; ms since 1970.
+    oldest_ms: int | None = None
+    #: When the next one of a lane goes back to work.
+    next_ms: int | None = None
+
+
+def states(  # noqa: PLR0913 - whose, which, and what tells
+    connection: Connection,
+    names: Names,
+    *,
+    work_queues: Mapping[WorkQueue, QueueType | None],
+    lanes: Iterable[Lane],
+    others: Iterable[tuple[Role, str, QueueType]] = (),
+    management: Management | None,
+) -> Iterator[QueueState]:
+    """Work queues (with their types), lanes, dead-letter queues, orphans, ``others``; all messages stay there."""
+    by_lane = {lane.name: lane for lane in lanes}
+    known: list[tuple[Role, str, QueueType | None]] = [
+        *(("work", queue.name, kind) for queue, kind in work_queues.items()),
+        *(("wait", lane.name, lane.kind) for lane in by_lane.values()),
+        *(("dead", names.dead_letters(queue.dead_letter_key), names.kind) for queue in work_queues),
+        ("orphans", names.orphans(), names.kind),
+    ]
+    roles: dict[tuple[Role, str], QueueType | None] = {}
+    for role, name, kind in sorted((*known, *sorted(others)), key=lambda it: _ROLES.index(it[0])):
+        roles.setdefault((role, name), kind)
+    api_counts = management.queues() if management else {}
+    found = _counts(connection, {name for _, name in roles}, api_counts)
+    for (role, name), kind in roles.items():
+        oldest_ms = next_ms = None
+        if role == "work":
+            oldest_ms = _seconds_as_ms(api_counts.get(name, {}).get("head_message_timestamp"))
+        elif kind is not None and name in found and _is_cheap(found[name], kind, by_lane.get(name)):
+            with suppress(QueueBusy, Forbidden):
+                oldest_ms, next_ms = _first(connection, name, kind, by_lane.get(name))
+        yield QueueState(
+            role=role,
+            queue=name,
+            type=kind,
+            exists=name in found,
+            ready=found[name].ready if name in found else 0,
+            consumers=found[name].consumers if name in found else 0,
+            oldest_ms=oldest_ms,
+            next_ms=next_ms,
+            **_told(api_counts.get(name, {}), role),
+        )
+
+
+def _counts(
+    connection: Connection, names: Iterable[str], api_counts: Mapping[str, dict[str, Any]]
+) -> dict[str, Counts]:
+    """Return what is in these queues. The HTTP API counts those that this user has no permission on."""
+    with suppress(Forbidden):
+        return counts(connection, names)
+    found: dict[str, Counts] = {}
+    for name in names:
+        try:
+            found |= counts(connection, [name])
+        except Forbidden:  # noqa: PERF203 - each may be refused by itself
+            if name not in api_counts:
+                raise
+            facts = api_counts[name]
+            ready = facts.get("messages", 0) - facts.get("messages_unacknowledged", 0)
+            found[name] = Counts(ready=max(0, ready), consumers=facts.get("consumers", 0))
+    return found
+
+
+def _is_cheap(there: Counts, kind: QueueType, lane: Lane | None) -> bool:
+    is_whole = kind == "quorum" or (lane is not None and lane.is_rung)
+    return there.ready > 0 and (not is_whole or there.ready <= _CHEAP)
+
+
+def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None) -> tuple[int | None, int | None]:
+    if lane is not None:
+        for task in waiting(connection, lane, limit=1):
+            return task.since_ms, task.due_ms
+        return None, None
+    with looking(connection, name, kind=kind, limit=1) as messages:
+        for seen in messages:
+            record = record_of(seen.message.headers)
+            return (record.died_at_ms or None if record else None), None
+    return None, None
+
+
+def _told(facts: dict[str, Any], role: Role) -> dict[str, Any]:
+    if not facts:
+        return {}
+    rates = facts.get("message_stats", {})
+    return {
+        "unacked": facts.get("messages_unacknowledged"),
+        "in_per_second": rates.get("publish_details", {}).get("rate", 0.0),
+        "out_per_second": rates.get("deliver_get_details", {}).get("rate", 0.0) if role == "work" else None,
+    }
+
+
+def _seconds_as_ms(value: Any) -> int | None:
+    return value * 1000 if isinstance(value, int) else None

@@ -1,0 +1,343 @@
+"""Confirmed, mandatory, fork-safe publishing.
+
+A publish returns when the broker has the message, and raises a PublishError when it is not known to have it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AccessRefused, ChannelError, MessageNacked, NotFound, PreconditionFailed
+from kombu.messaging import Producer
+
+from celery_dlx_retry.broker.connection import (
+    BROKER_ERRORS,
+    MESSAGE_ERRORS,
+    drop,
+    dropped_after_an_error,
+    is_alive,
+    open_connection,
+)
+from celery_dlx_retry.broker.encoding import bytes_of, encoded
+from celery_dlx_retry.errors import (
+    Disallowed,
+    HeadersTooLong,
+    Nacked,
+    Unconfirmed,
+    Unpublishable,
+    Unreachable,
+    Unroutable,
+)
+from celery_dlx_retry.wire.header_size import check_name, check_properties, fitted, has_room, room_beside, size_of
+from celery_dlx_retry.wire.headers import without_broker_headers
+from celery_dlx_retry.wire.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kombu.connection import Connection
+
+    Mend = Callable[[Connection], None]
+
+#: The routing key of a message for which there is no queue, and its body: a blocked connection stops at a body. When
+#: the broker returns it, the broker reads what we write.
+PROBE = "dlx.v1.probe"
+_NO_ROUTE = 312
+PERSISTENT = 2
+LONGEST_IDLE_SECONDS = 60.0
+# Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
+_KEPT_PROPERTIES = frozenset(
+    ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
+)
+_PROPERTIES = _KEPT_PROPERTIES | {"content_type", "content_encoding", "user_id"}
+
+
+class Publisher:
+    """A pool of connections in confirm mode, one for each thread that publishes at the same time.
+
+    It stands outside kombu.pools: those close their sockets in every forked child with shutdown(), which cuts the
+    parent's connection too (test_a_fork_leaves_the_parents_connection_alone).
+    """
+
+    def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int, probe_at: str = "") -> None:
+        self._connect = connect
+        self._probe_exchange = probe_at
+        self.confirm_timeout_ms = confirm_timeout_ms
+        self._idle: list[tuple[Connection, float]] = []
+        self._pid = os.getpid()
+        self._may_probe = True
+
+    @contextmanager
+    def producer(
+        self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None
+    ) -> Iterator[ConfirmedProducer]:
+        """A Kombu producer that keeps our promise.
+
+        If a message finds no queue, ``mend`` makes what is missing; these ``headers`` lead every message on its way.
+        """
+        with self.connection() as connection:
+            yield ConfirmedProducer(
+                connection, confirm_timeout_ms=self.confirm_timeout_ms, mend=mend, headers=headers or {}
+            )
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection of the pool, for this thread alone."""
+        connection = self._acquire()
+        with dropped_after_an_error(connection):
+            yield connection
+        self._idle.append((connection, time.monotonic()))
+
+    def reach(self, pauses: Iterable[float]) -> None:
+        """Have a connection ready; try again after each pause. Nothing is published, so nothing is doubled."""
+        for pause in pauses:
+            try:
+                with self.connection():
+                    return
+            except Unreachable:  # noqa: PERF203
+                time.sleep(pause)  # noqa: TID251 - the caller's own pace
+        with self.connection():
+            return
+
+    def close(self) -> None:
+        """Close what is idle; the next publish connects anew."""
+        while self._idle:
+            drop(self._idle.pop()[0])
+
+    def _acquire(self) -> Connection:
+        if self._pid != os.getpid():
+            # The sockets of the process that forked us are its own: forget them, do not close them.
+            self._idle, self._pid = [], os.getpid()
+        while True:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:
+                return self._connected()
+            # Something on the way may have forgotten a connection that was silent for long, and told nobody.
+            if time.monotonic() - since < LONGEST_IDLE_SECONDS and is_alive(connection):
+                return connection
+            drop(connection)
+
+    def _connected(self) -> Connection:
+        connection = self._connect()
+        with dropped_after_an_error(connection):
+            open_connection(connection, timeout_ms=self.confirm_timeout_ms)
+            if self._may_probe:
+                self._probe(connection)
+        return connection
+
+    def _probe(self, connection: Connection) -> None:
+        """Raise Unconfirmed if the broker does not read what we write, as under a memory alarm.
+
+        What is in the socket then arrives in the end, when its delivery has long gone back to its queue; and each new
+        connection would take another copy (test_under_a_memory_alarm_no_confirm_is_made_up_and_no_copy_is_sent).
+        """
+        seconds = self.confirm_timeout_ms / 1000
+        channel = connection.default_channel
+        returned = channel.events["basic_return"]
+        returned.add(_expect)  # without it py-amqp raises, and leaves the confirm to be taken for that of the next one
+        try:
+            message = channel.prepare_message(PROBE.encode())
+            channel.basic_publish(
+                message,
+                exchange=self._probe_exchange,
+                routing_key=PROBE,
+                mandatory=True,
+                timeout=seconds,
+                confirm_timeout=seconds,
+            )
+        except TimeoutError as exc:
+            place = {"exchange": self._probe_exchange, "routing_key": PROBE}
+            raise Unconfirmed(**place, timeout_ms=self.confirm_timeout_ms) from exc
+        except (AccessRefused, NotFound) as exc:
+            # The broker has answered. This user may not write there, or there is no exchange yet.
+            self._may_probe = isinstance(exc, NotFound)
+            drop(connection)
+            open_connection(connection, timeout_ms=self.confirm_timeout_ms)
+        else:
+            returned.discard(_expect)
+
+
+class ConfirmedProducer(Producer):
+    """What Celery's ``send_task`` takes as ``producer=``; it overrules every option that would weaken the promise."""
+
+    def __init__(
+        self, connection: Connection, *, confirm_timeout_ms: int, mend: Mend | None, headers: Mapping[str, Any]
+    ) -> None:
+        super().__init__(connection, auto_declare=False)
+        self._confirm_timeout_ms = confirm_timeout_ms
+        self._mend = mend
+        self._way_headers = headers
+        #: How many messages the broker has confirmed to this producer.
+        self.confirmed = 0
+
+    def publish(
+        self,
+        body: Any,
+        *,
+        exchange: str,
+        routing_key: str,
+        as_found: bool = False,
+        is_copy: bool = False,
+        **options: Any,
+    ) -> None:
+        """Publish and wait for the confirm; declare what is missing and try again if no queue took it.
+
+        ``as_found`` leaves the broker's own headers on: for a dead letter that goes into a dead-letter queue again.
+        ``is_copy``: without what is ours it is as the sender wrote it, and so it fits a frame.
+        """
+        headers = options.get("headers") or {}
+        headers = {**(headers if as_found else without_broker_headers(headers)), **self._way_headers}
+        properties = {name: value for name, value in options.items() if name in _PROPERTIES}
+        check_properties(properties)
+        check_name("its routing key", routing_key)
+        room = room_beside(properties)
+        if not has_room(headers, room=room):
+            headers = fitted(headers, room=room)
+            if not is_copy and not has_room(headers, room=room):
+                raise HeadersTooLong(size=size_of(headers), room=room)
+        options.update(
+            headers=headers,
+            # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
+            mandatory=True,
+            delivery_mode=PERSISTENT,
+            confirm_timeout=self._confirm_timeout_ms / 1000,
+            timeout=self._confirm_timeout_ms / 1000,
+            # kombu would publish again after a timeout, and under a memory alarm each copy arrives in the end.
+            retry=False,
+            # What is declared here is declared by us; a task's ``expires`` stays in its header, for in a lane the
+            # AMQP property would be a shorter time to live.
+            declare=None,
+            expiration=None,
+        )
+        try:
+            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+        except Unroutable:
+            # The broker said that no queue has it: this is no blind second publish.
+            if self._mend is None:
+                raise
+            self._reconnect()
+            self._mend(self.connection)
+            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+        self.confirmed += 1
+
+    def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
+        """Publish a message as it is."""
+        self.publish(
+            bytes_of(message),
+            exchange=exchange,
+            routing_key=routing_key,
+            as_found=as_found,
+            is_copy=True,
+            headers=dict(message.headers),  # Kombu notes the compression in it
+            content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
+            content_encoding=message.content_encoding,
+            compression=message.compression,
+            **kept_properties(message),
+        )
+
+    def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
+        facts = {"exchange": exchange, "routing_key": routing_key}
+        try:
+            super().publish(body, exchange=exchange, routing_key=routing_key, **options)
+        except MessageNacked as exc:
+            raise Nacked(**facts) from exc
+        except NotFound as exc:
+            raise Unroutable(**facts) from exc
+        except AccessRefused as exc:
+            raise Disallowed(problem=str(exc)) from exc
+        except PreconditionFailed as exc:
+            # Its size, or the name of another user.
+            raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc
+        except ChannelError as exc:
+            if exc.reply_code == _NO_ROUTE:
+                raise Unroutable(**facts) from exc
+            raise Unreachable(problem=str(exc)) from exc
+        except TimeoutError as exc:
+            raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
+        except MESSAGE_ERRORS:
+            raise
+        except BROKER_ERRORS as exc:
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+
+    def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
+        self,
+        body: Any,
+        priority: int | None,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        routing_key: str,
+        mandatory: bool,  # noqa: FBT001
+        _immediate: bool,  # noqa: FBT001
+        exchange: str,
+        _declare: Any,
+        timeout: float | None = None,
+        confirm_timeout: float | None = None,
+        *_: Any,
+    ) -> None:
+        """Do what Kombu does, after all of it is encoded."""
+        channel = self.channel
+        channel.basic_publish(
+            encoded(channel, body, priority, content_type, content_encoding, headers, properties),
+            exchange=exchange,
+            routing_key=routing_key,
+            mandatory=mandatory,
+            timeout=timeout,
+            confirm_timeout=confirm_timeout,
+        )
+
+    def _reconnect(self) -> None:
+        connection = self.connection
+        drop(connection)
+        open_connection(connection, timeout_ms=self._confirm_timeout_ms)
+        self.revive(connection)
+
+
+class MessageCapture(ConfirmedProducer):
+    """Keeps the messages that Celery publishes with it, for the worker's main process to publish.
+
+    Make one for each call: with a shared one a thread would take the message of another.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, confirm_timeout_ms=0, mend=None, headers={})
+        self.messages: list[Message] = []
+
+    def written(self, message: Message) -> Message:
+        """Return a received message as it would be published."""
+        self.publish_message(message, exchange="", routing_key="")
+        return self.messages[-1]
+
+    def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
+        self,
+        body: Any,
+        priority: int | None,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        message = Message(
+            body=body,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            headers=headers,
+            properties={**properties, "priority": priority},
+        )
+        self.messages.append(message)
+
+
+def _expect(*_: Any) -> None:
+    """What comes back is what was to come back."""
+
+
+def kept_properties(message: Message) -> dict[str, Any]:
+    """Return the properties that a copy of a message has."""
+    return {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}

@@ -1,0 +1,212 @@
+"""dlx_queue(), the Kombu queue factory, and what a Kombu queue is to us."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
+from kombu.entity import Exchange, Queue
+
+from celery_dlx_retry.errors import Forbidden, InvalidDelay, InvalidQueue
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS
+from celery_dlx_retry.sentences import brief
+from celery_dlx_retry.settings import A_PREFIX, is_prefix
+from celery_dlx_retry.topology.names import Names, WorkQueue
+from celery_dlx_retry.values.durations import is_count, to_ms
+from celery_dlx_retry.values.queue_names import name_problem, new_name_problem
+
+if TYPE_CHECKING:
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.values.durations import Seconds
+
+_DELAYED_RETRY = "x-delayed-retry-type"
+
+_DEAD = Names(prefix="").dead()
+#: RabbitMQ counts in 63 bits, and has 255 priorities.
+_MOST = {"delivery_limit": 2**63 - 1, "max_length": 2**63 - 1, "max_priority": 255}
+
+
+def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's arguments
+    name: str,
+    *,
+    queue_type: QueueType = "classic",
+    exchange: Exchange | str | None = None,
+    routing_key: str | None = None,
+    delivery_limit: int | None = None,
+    max_length: int | None = None,
+    max_priority: int | None = None,
+    delayed_retry: Seconds | tuple[Seconds, Seconds] | None = None,
+    prefix: str = "dlx",
+) -> Queue:
+    """Make a work queue for ``task_queues`` whose broker-side rejects become dead letters.
+
+    What RabbitMQ itself throws out of the queue — at the delivery limit, over the length limit, rejected — goes to
+    the same dead-letter queue as what our tasks give up. Not for a queue that exists without these arguments: RabbitMQ
+    refuses to change them (406); plain queues work with DLXRetryTask as they are.
+
+    ``delayed_retry`` is for RabbitMQ 4.3 and newer, and quorum queues: what a worker that died did not finish comes
+    back after that many seconds, after twice as many the next time, and so on, up to the second number if there are
+    two. On an older broker the worker does not start.
+
+    ``prefix`` must be the app's ``dlx_prefix``.
+    """
+    _check_names(name, exchange=exchange, routing_key=routing_key, prefix=prefix)
+    _check(name, queue_type, delivery_limit=delivery_limit, max_length=max_length, max_priority=max_priority)
+    arguments: dict[str, Any] = {
+        "x-queue-type": queue_type,
+        "x-dead-letter-exchange": Names(prefix=prefix).dead(),
+        "x-dead-letter-routing-key": name,
+    }
+    if max_length is not None:
+        arguments["x-max-length"] = max_length
+    if max_priority is not None:
+        arguments["x-max-priority"] = max_priority
+    if delivery_limit is not None:
+        arguments["x-delivery-limit"] = delivery_limit
+    if delayed_retry is not None:
+        arguments |= _delayed_retry(name, queue_type, delayed_retry)
+    if queue_type == "quorum" and max_length is None:
+        arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    if not isinstance(exchange, Exchange):
+        exchange = Exchange(exchange or name, type="direct")
+    return Queue(name, exchange, routing_key=routing_key or name, queue_arguments=arguments)
+
+
+def _check_names(name: Any, *, exchange: Any, routing_key: Any, prefix: Any) -> None:
+    # AMQP names have 255 bytes, and that of the dead-letter queue is longer than this one.
+    if problem := new_name_problem(name, most=200):
+        raise InvalidQueue(queue=name, problem=f"this is not a name for a queue: {problem}")
+    texts = {"exchange": None if isinstance(exchange, Exchange) else exchange, "routing_key": routing_key}
+    for argument, value in texts.items():
+        # None and "" stand for the name of the queue.
+        if value not in (None, "") and (problem := name_problem(value)):
+            raise InvalidQueue(queue=name, problem=f"{argument} is {brief(value)}; {problem}")
+    if not is_prefix(prefix):
+        raise InvalidQueue(queue=name, problem=f"prefix is {brief(prefix)}; it must be {A_PREFIX}")
+
+
+def _check(name: str, queue_type: Any, **numbers: Any) -> None:
+    if queue_type not in ("classic", "quorum"):
+        raise InvalidQueue(queue=name, problem=f'queue_type is {brief(queue_type)}; it must be "classic" or "quorum"')
+    if numbers["delivery_limit"] is not None and queue_type != "quorum":
+        raise InvalidQueue(queue=name, problem='only quorum queues have a delivery limit; set queue_type="quorum"')
+    if numbers["max_priority"] is not None and queue_type != "classic":
+        raise InvalidQueue(queue=name, problem="only classic queues take max_priority; quorum queues need none")
+    for argument, value in numbers.items():
+        most = _MOST[argument]
+        if value is not None and not (is_count(value) and 1 <= value <= most):
+            problem = f"{argument} is {brief(value)}; it must be a whole number from 1 to {most}"
+            raise InvalidQueue(queue=name, problem=problem)
+
+
+def _delayed_retry(name: str, queue_type: str, given: Seconds | tuple[Seconds, Seconds]) -> dict[str, Any]:
+    if queue_type != "quorum":
+        raise InvalidQueue(queue=name, problem='only quorum queues have a delayed retry; set queue_type="quorum"')
+    try:
+        lengths = [to_ms(it, what="delayed_retry") for it in (given if isinstance(given, tuple) else (given,))]
+    except InvalidDelay:
+        lengths = []
+    if len(lengths) not in {1, 2} or not 1 <= lengths[0] <= lengths[-1] <= MAX_DELAY_MS:
+        wanted = "seconds or a timedelta from 1 ms to ten years, or a pair of them: the first and the longest"
+        raise InvalidQueue(queue=name, problem=f"delayed_retry is {brief(given)}; it must be {wanted}")
+    first, *longest = lengths
+    # Not "all": what a worker gives back by basic.nack was not tried, and need not wait.
+    arguments = {_DELAYED_RETRY: "failed", "x-delayed-retry-min": first}
+    return {**arguments, "x-delayed-retry-max": longest[0]} if longest else arguments
+
+
+def has_delayed_retry(queue: Queue) -> bool:
+    """Whether a queue asks for what only RabbitMQ 4.3 has."""
+    return bool((queue.queue_arguments or {}).get(_DELAYED_RETRY, "disabled") != "disabled")
+
+
+def check_prefix(queue: Queue, names: Names) -> None:
+    """Raise InvalidQueue if dlx_queue() was told another prefix than the app: nobody would make that exchange."""
+    found = (queue.queue_arguments or {}).get("x-dead-letter-exchange")
+    other = str(found).removesuffix(_DEAD)
+    if other in {str(found), names.prefix}:
+        return
+    raise InvalidQueue(
+        queue=queue.name,
+        problem=f"its dead letters go to {found!r}, and dlx_prefix is {names.prefix!r}, which has {names.dead()!r}; "
+        f"say dlx_queue({queue.name!r}, prefix={names.prefix!r}), or set dlx_prefix = {other!r}",
+    )
+
+
+def work_queue(queue: Queue) -> WorkQueue:
+    """A Kombu queue, as far as we need to know it."""
+    return WorkQueue(name=queue.name, dead_letter_key=queue.alias or queue.name)
+
+
+def declare_if_missing(connection: Connection, queue: Queue) -> None:
+    """Declare a work queue if it does not exist; if it does, with whatever arguments, leave it as it is."""
+    try:
+        with closing(connection.channel()) as channel:
+            try:
+                channel.queue_declare(queue.name, passive=True)
+            except NotFound:
+                queue(connection.default_channel).declare()
+    except AccessRefused as exc:
+        raise Forbidden(kind="queue", name=queue.name, permission="declare") from exc
+
+
+def declared_kind(queue: Queue) -> QueueType | None:
+    """The type that a queue's arguments name; None if they leave it to the broker."""
+    named = (queue.queue_arguments or {}).get("x-queue-type")
+    if named is None:
+        return None
+    return "quorum" if named == "quorum" else "classic"
+
+
+def found_kind(connection: Connection, queue: Queue) -> QueueType | None:
+    """The type of a queue that stands and whose arguments do not name it: a virtual host may make quorum the default.
+
+    None if the broker does not tell us: the user may not configure the queue.
+
+    AMQP shows no arguments. But declaring it as it is with a type that does not exist changes nothing, is always
+    refused, and the refusal names the type that it has (test_the_type_of_a_queue_is_found_without_touching_it).
+    """
+    with closing(connection.channel()) as channel:
+        text = _refusal(channel, queue, "which")
+        if "ACCESS_REFUSED" in text:
+            return None
+        if "inequivalent arg 'x-queue-type'" not in text:
+            return "classic"
+        if found := re.search(r"current is '(\w+)'", text):
+            return "quorum" if found.group(1) == "quorum" else "classic"
+        # The broker cuts its text at 255 bytes, and the answer stands behind the queue's name. The queue is there, so
+        # that declaring it as quorum changes nothing either (test_the_type_of_a_queue_with_a_long_name_is_found).
+        return "classic" if _refusal(channel, queue, "quorum") else "quorum"
+
+
+def is_surely_classic(connection: Connection, name: str) -> bool:
+    """Whether the broker says so; not if it may not tell us, or cuts its text before it does."""
+    with closing(connection.channel()) as channel:
+        return "current is 'classic'" in _refusal(channel, Queue(name, durable=True), "which")
+
+
+def _refusal(channel: Any, queue: Queue, queue_type: str) -> str:
+    """What the broker says against declaring a queue as it is, but with this type; empty if it has it."""
+    arguments = channel.prepare_queue_arguments(
+        {**(queue.queue_arguments or {}), "x-queue-type": queue_type},
+        expires=queue.expires,
+        message_ttl=queue.message_ttl,
+        max_length=queue.max_length,
+        max_length_bytes=queue.max_length_bytes,
+        max_priority=queue.max_priority,
+    )
+    try:
+        channel.queue_declare(
+            queue.name,
+            durable=queue.durable,
+            exclusive=queue.exclusive,
+            auto_delete=queue.auto_delete,
+            arguments=arguments,
+        )
+    except (PreconditionFailed, AccessRefused, ResourceLocked) as exc:
+        return str(exc)
+    return ""

@@ -1,1 +1,0 @@
-"""Compute: policies, topology, lanes, headers. Standard library only; no clock, no chance of its own."""

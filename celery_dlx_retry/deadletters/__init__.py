@@ -1,0 +1,1 @@
+"""Dead letters as values: filters, groups, fingerprints and exports."""

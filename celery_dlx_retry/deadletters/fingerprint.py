@@ -1,0 +1,47 @@
+"""What makes two dead letters the same failure: exception type and innermost application frame."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.wire.dead_record import DeadRecord
+
+_FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+# Code that is installed, or ours; the standard library lies in …/lib/python3.x/.
+_INSTALLED = re.compile(
+    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What failed, and where; ``group`` is a short name for both."""
+
+    error: str
+    where: str
+
+    @property
+    def group(self) -> str:
+        """Eight digits that stay the same over hosts, releases and lines moved within a function."""
+        return blake2b(f"{self.error}\0{self.where}".encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def fingerprint(record: DeadRecord) -> Fingerprint:
+    """Of a dead letter. Without traceback (killed, timed out, unknown) its task stands for the frame."""
+    return Fingerprint(error=record.error_type or str(record.reason), where=_frame(record.traceback) or record.task)
+
+
+def _frame(traceback: str) -> str:
+    frames = list(_FRAME.finditer(traceback))
+    ours = [frame for frame in frames if not _INSTALLED.search(frame["path"])]
+    if not frames:
+        return ""
+    innermost = (ours or frames)[-1]
+    # Of the path its last two parts: hosts and releases differ in what stands before.
+    path = PurePosixPath(innermost["path"].replace("\\", "/"))
+    return f"{'/'.join(path.parts[-2:]).lstrip('/')}:{innermost['function'].strip()}"

@@ -1,0 +1,104 @@
+"""A dead letter as a value: its message, and what is known of its death."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.deadletters.fingerprint import Fingerprint, fingerprint
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.names import is_orphans_way, waited_for
+from celery_dlx_retry.wire.dead_record import DeadRecord, last_death, record_of
+from celery_dlx_retry.wire.headers import Failure, history_of, replays_of
+from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.unreadable import unreadable_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A dead letter as it lies in its queue."""
+
+    message: Message
+    record: DeadRecord
+    history: tuple[Failure, ...]
+    replays: int
+    #: The dead-letter queue that it lies in.
+    queue: str
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What makes it the same failure as others."""
+        return fingerprint(self.record)
+
+    @property
+    def unreadable(self) -> str:
+        """Name the headers and properties that cannot be decoded; empty if all can be."""
+        return unreadable_of(self.message.headers)
+
+    def without_content(self) -> DeadMessage:
+        """Return what a list shows of it: neither body nor headers, which may be long."""
+        empty = Message(body=b"", content_type=None, content_encoding=None, headers={}, properties={})
+        return replace(self, message=empty)
+
+
+def dead_message(message: Message, *, queue: str, exchange: str, routing_key: str) -> DeadMessage:
+    """What a message in a dead-letter queue tells; exchange and routing key are those that it came by."""
+    headers = message.headers
+    return DeadMessage(
+        message=message,
+        record=_record(headers, exchange=exchange, routing_key=routing_key),
+        history=history_of(headers),
+        replays=replays_of(headers),
+        queue=queue,
+    )
+
+
+def facts_of(letter: DeadMessage) -> dict[str, Any]:
+    """The fields of ``--json``; neither arguments nor body."""
+    return {
+        **asdict(letter.record),
+        "reason": str(letter.record.reason),
+        "history": [asdict(failure) for failure in letter.history],
+        "replays": letter.replays,
+        "dead_letter_queue": letter.queue,
+        "group": letter.fingerprint.group,
+        "where": letter.fingerprint.where,
+    }
+
+
+def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> DeadRecord:
+    record = record_of(headers)
+    work_queue = routing_key if is_orphans_way(exchange) else _orphan_of(headers)
+    if work_queue:
+        # An orphan: it waited, and its work queue was gone.
+        return replace(
+            record or _foreign(headers), reason=Reason.UNROUTABLE, queue=work_queue, dead_letter_key=work_queue
+        )
+    return record or _foreign(headers)
+
+
+def _orphan_of(headers: Mapping[str, Any]) -> str:
+    """The work queue of an orphan that was exported and imported: the broker's own header still tells."""
+    death = last_death(headers)
+    if death is None:
+        return ""
+    keys = death.get("routing-keys")
+    key = str(keys[0]) if isinstance(keys, list) and keys else ""
+    return waited_for(str(death.get("queue", "")), key)
+
+
+def _foreign(headers: Mapping[str, Any]) -> DeadRecord:
+    """Somebody put it there by hand: where it belongs is not known."""
+    return DeadRecord(
+        reason=Reason.INVALID,
+        task=str(headers.get("task", "")),
+        task_id=str(headers.get("id", "")),
+        queue="",
+        dead_letter_key="",
+        worker="",
+        attempts=0,
+        died_at_ms=0,
+    )

@@ -1,0 +1,1 @@
+"""What `celery dlx doctor` knows: facts, checks and rules."""

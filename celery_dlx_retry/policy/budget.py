@@ -1,0 +1,112 @@
+"""Retry budgets as values: how many retries all tasks together may have, and what becomes of those beyond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from typing import Final, Literal, TypeAlias
+
+from celery_dlx_retry.errors import InvalidPolicy
+from celery_dlx_retry.policy.decision import Dead, Decision, Wait
+from celery_dlx_retry.policy.policies import DEAD, MAX_DELAY_MS, Verdict
+from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.values.durations import Seconds, exact, is_count, is_number, to_ms
+
+_MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Budget:
+    """A policy says how often one task is retried; a budget how many retries all of them may have together.
+
+    - ``share``: what a first attempt pays in. With 0.2 five of them pay for one retry.
+    - ``per_minute``: what comes in by itself. With both, both do.
+    - ``reserve``: what can be saved up, in retries; it is there at the start.
+    - ``over``: what becomes of a retry that is not paid for: DEAD, or so many seconds of waiting, if that is longer.
+    """
+
+    share: float | None = None
+    per_minute: float | None = field(default=None, kw_only=True)
+    reserve: int = field(default=10, kw_only=True)
+    over: Seconds | Literal[Verdict.DEAD] = field(default=DEAD, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.share is None and self.per_minute is None:
+            raise InvalidPolicy(what="Budget.share", value=None, wanted="given, or per_minute: else nothing pays")
+        for name in ("share", "per_minute"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and value > 0):
+                raise InvalidPolicy(what=f"Budget.{name}", value=value, wanted="a number above 0, or None")
+        if not is_count(self.reserve) or self.reserve < 1:
+            raise InvalidPolicy(what="Budget.reserve", value=self.reserve, wanted="a whole number from 1 on")
+        if self.over is not DEAD and not 0 < to_ms(self.over, what="Budget.over") <= MAX_DELAY_MS:
+            raise InvalidPolicy(what="Budget.over", value=self.over, wanted="DEAD, or above 0 and up to ten years")
+
+    def known_delays_ms(self) -> frozenset[int]:
+        """The delays that it is known to ask for, so that they can have lanes of their own."""
+        return frozenset() if self.over is DEAD else frozenset((to_ms(self.over, what="Budget.over"),))
+
+    def open(self, *, now_ms: int) -> Account:
+        """A full account."""
+        return Account(budget=self, balance=Fraction(self.reserve), at_ms=now_ms)
+
+    def __repr__(self) -> str:
+        told = (each for each in fields(self) if getattr(self, each.name) != each.default)
+        arguments = (f"{each.name}={getattr(self, each.name)!r}" if each.kw_only else repr(self.share) for each in told)
+        return f"Budget({', '.join(arguments)})"
+
+
+BudgetLike: TypeAlias = Budget | float
+
+
+def as_budget(value: BudgetLike) -> Budget:
+    """Take a budget as it is, and a number as a share."""
+    if isinstance(value, Budget):
+        return value
+    if is_number(value):
+        return Budget(value)
+    raise InvalidPolicy(what="budget", value=value, wanted="a Budget, or a share: a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What is left of a budget: fractions, for ten times 0.1 is to be one retry. ``now_ms`` is of any steady clock."""
+
+    budget: Budget
+    balance: Fraction
+    at_ms: int
+
+    def after_first_attempt(self, *, now_ms: int) -> Account:
+        """It has paid in."""
+        share = self.budget.share
+        return self._at(now_ms)._with(Fraction(0) if share is None else exact(share))  # noqa: SLF001 - our own
+
+    def after_retry(self, *, now_ms: int) -> tuple[Account, bool]:
+        """The account after somebody wanted a retry, and whether it was paid for."""
+        account = self._at(now_ms)
+        if account.balance < 1:
+            return account, False
+        return account._with(Fraction(-1)), True  # noqa: SLF001 - our own
+
+    def after_refund(self) -> Account:
+        """A retry that was paid for was not made."""
+        return self._with(Fraction(1))
+
+    def _at(self, now_ms: int) -> Account:
+        rate = self.budget.per_minute
+        passed_ms = max(0, now_ms - self.at_ms)
+        income = Fraction(0) if rate is None else exact(rate) * passed_ms / _MINUTE_MS
+        return replace(self._with(income), at_ms=self.at_ms + passed_ms)
+
+    def _with(self, amount: Fraction) -> Account:
+        return replace(self, balance=min(self.balance + amount, Fraction(self.budget.reserve)))
+
+
+def beyond(budget: Budget | None, wait: Wait) -> Decision:
+    """What becomes of a retry that was to wait and is beyond the budget; without one, that a full lane refused."""
+    if budget is None or budget.over is DEAD:
+        return Dead(Reason.BUDGET)
+    delay_ms = max(wait.delay_ms, to_ms(budget.over, what="Budget.over"))
+    if wait.latest_ms is not None and delay_ms > wait.latest_ms:
+        return Dead(Reason.BUDGET)
+    return replace(wait, delay_ms=delay_ms)

@@ -1,0 +1,53 @@
+"""Spreading delays, so that what failed together does not come back together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from celery_dlx_retry.errors import InvalidPolicy
+from celery_dlx_retry.values.durations import exact, is_number
+
+
+@dataclass(frozen=True, slots=True)
+class FullJitter:
+    """Anything from no delay to the whole delay: the best spread, when a quick retry does no harm."""
+
+    def apply(self, delay_ms: int, chance: float) -> int:
+        """``chance`` is uniform in [0, 1)."""
+        return _share_of(delay_ms + 1, chance)
+
+    def longest_within(self, limit_ms: int) -> int:
+        """The longest delay that it never makes longer than this."""
+        return limit_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ProportionalJitter:
+    """The delay, give or take a share of it: for delays that must keep their magnitude."""
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.share) and 0 < self.share <= 1):
+            raise InvalidPolicy(
+                what="ProportionalJitter.share", value=self.share, wanted="a number above 0 and at most 1"
+            )
+
+    def apply(self, delay_ms: int, chance: float) -> int:
+        """``chance`` is uniform in [0, 1)."""
+        spread = int(delay_ms * exact(self.share))
+        return delay_ms - spread + _share_of(2 * spread + 1, chance)
+
+    def longest_within(self, limit_ms: int) -> int:
+        """The longest delay that it never makes longer than this."""
+        return int(limit_ms / (1 + exact(self.share)))
+
+
+Jitter: TypeAlias = FullJitter | ProportionalJitter
+
+
+def _share_of(choices: int, chance: float) -> int:
+    # Integers, because int * float overflows from 10**309 on. Every one of 0 .. choices - 1 is equally likely.
+    numerator, denominator = chance.as_integer_ratio()
+    return choices * numerator // denominator

@@ -1,0 +1,394 @@
+"""Policies as values: how long to wait before each retry, and which errors get one."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from decimal import ROUND_CEILING, Context
+from enum import Enum
+from typing import Any, ClassVar, Final, TypeAlias
+
+from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
+from celery_dlx_retry.policy.jitter import FullJitter, Jitter, ProportionalJitter
+from celery_dlx_retry.values.durations import Seconds, exact, is_count, is_number, to_ms
+from celery_dlx_retry.values.escaping import escaped
+
+logger = escaped(logging.getLogger(__name__))
+
+MAX_DELAY_MS: Final = 315_360_000_000
+"""Ten years. An unlimited backoff grows up to here and no further."""
+
+KNOWN_RETRIES: Final = 64
+"""How many retries ``known_delays_ms`` looks ahead: each new delay is a queue on the broker."""
+
+Match: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Any], bool]
+"""Which errors: a class, a tuple of classes, or a predicate."""
+
+DelayFunction: TypeAlias = Callable[[int, Any], Seconds | None]
+
+
+class Verdict(Enum):
+    """What a rule may say in place of a policy."""
+
+    DEAD = "dead"
+    LET_FAIL = "let-fail"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+DEAD: Final = Verdict.DEAD
+"""No retry: dead letter now."""
+
+LET_FAIL: Final = Verdict.LET_FAIL
+"""Not ours: Celery's own failure, and no dead letter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Policy(ABC):
+    """What every policy has; the subclasses add the backoff.
+
+    - ``retries``: after the first attempt; ``None`` is for ever.
+    - ``jitter``: applied to the backoff, after its limit.
+    - ``deadline``: counted from the first failure; a retry that would start later is not granted.
+    - ``rules``: the first ``On`` that matches decides in this policy's place, and counts its own retries.
+    - ``errors``: what is retried at all. The rest is dead.
+    - ``retry_after``: the longest wait that an error may ask for; ``None`` is not to listen to servers.
+    """
+
+    retries: int | None = 3
+    jitter: Jitter | None = None
+    deadline: Seconds | None = None
+    rules: Sequence[On] = ()
+    errors: Match = Exception
+    retry_after: Seconds | None = 3600
+
+    # Whether delay_ms depends on nothing but the retry.
+    _foreseeable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.retries is not None:
+            _require(is_count(self.retries), self, "retries", "a whole number from 0 on, or None for ever")
+        _require(
+            self.jitter is None or isinstance(self.jitter, (FullJitter, ProportionalJitter)),
+            self,
+            "jitter",
+            "FullJitter(), ProportionalJitter() or None",
+        )
+        if self.deadline is not None:
+            _require(_ms(self, "deadline") > 0, self, "deadline", "longer than 0, or None")
+        if self.retry_after is not None:
+            _ms(self, "retry_after")
+        _require(_is_match(self.errors), self, "errors", _A_MATCH)
+        _require(
+            _is_sequence(self.rules) and all(isinstance(rule, On) for rule in self.rules),
+            self,
+            "rules",
+            "a sequence of On(...)",
+        )
+        object.__setattr__(self, "rules", tuple(self.rules))
+
+    @abstractmethod
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:
+        """Give the wait before this retry (1-based), before jitter; ``None`` is no more retries."""
+
+    def known_delays_ms(self) -> frozenset[int]:
+        """Every delay that this policy and its rules can be known to ask for, so that it can have its own lane."""
+        known: set[int] = set()
+        if self._foreseeable and self.jitter is None:
+            retries = KNOWN_RETRIES if self.retries is None else min(self.retries, KNOWN_RETRIES)
+            longest = None if self.deadline is None else _ms(self, "deadline")
+            delays = (self._asked_ms(retry) for retry in range(1, retries + 1))
+            known.update(it for it in delays if it is not None and (longest is None or it <= longest))
+        for rule in self.rules:
+            if isinstance(rule.then, Policy):
+                known |= rule.then.known_delays_ms()
+        return frozenset(known)
+
+    def _asked_ms(self, retry: int) -> int | None:
+        """The same as ``delay_ms`` where it can be foreseen, but as it was written: who asks for too much is told."""
+        return self.delay_ms(retry, Exception())
+
+    def within(self, longest_ms: int) -> Policy:
+        """The same policy, in which every backoff that grows and names no limit of its own ends at this one."""
+        policy = copy(self)
+        object.__setattr__(policy, "rules", tuple(rule.within(longest_ms) for rule in self.rules))
+        if isinstance(self, (Linear, Exponential)) and self.limit is None:
+            top_ms = longest_ms if self.jitter is None else self.jitter.longest_within(longest_ms)
+            # A start beyond it was asked for in so many words, and is for others to refuse.
+            limit_ms = min(max(top_ms, _ms(self, "start")), MAX_DELAY_MS)
+            object.__setattr__(policy, "limit", timedelta(milliseconds=limit_ms))
+        return policy
+
+    def __repr__(self) -> str:
+        # The backoff first, then what is common and not the default: as one would write it.
+        shown = sorted(fields(self), key=lambda each: each.name in _COMMON)
+        values = ((each, getattr(self, each.name)) for each in shown)
+        arguments = (
+            f"{each.name}={show(value)}" if each.kw_only else show(value)
+            for each, value in values
+            if not (each.kw_only and value == each.default)
+        )
+        return f"{type(self).__name__}({', '.join(arguments)})"
+
+
+_COMMON: Final = frozenset(each.name for each in fields(Policy))
+
+
+# super() without arguments does not work in these: slots=True makes a second class, and super() means the first.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fixed(Policy):
+    """The same delay before every retry."""
+
+    delay: Seconds
+
+    _foreseeable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        Policy.__post_init__(self)
+        _ms(self, "delay")
+
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
+        """See ``Policy``."""
+        return min(self._asked_ms(retry), MAX_DELAY_MS)
+
+    def _asked_ms(self, retry: int) -> int:  # noqa: ARG002
+        return _ms(self, "delay")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Linear(Policy):
+    """``start``, then ``step`` more each time (as much as ``start``, unless told), up to ``limit``."""
+
+    start: Seconds
+    step: Seconds | None = field(default=None, kw_only=True)
+    limit: Seconds | None = field(default=None, kw_only=True)
+
+    _foreseeable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        Policy.__post_init__(self)
+        if self.step is not None:
+            _ms(self, "step")
+        _check_limit(self)
+
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
+        """See ``Policy``."""
+        step_ms = _ms(self, "start" if self.step is None else "step")
+        return min(_ms(self, "start") + (retry - 1) * step_ms, _limit_ms(self))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Exponential(Policy):
+    """``start``, then ``factor`` times as much each time, up to ``limit``. The right one for overloaded services."""
+
+    start: Seconds
+    factor: float = field(default=2, kw_only=True)
+    limit: Seconds | None = field(default=None, kw_only=True)
+
+    _foreseeable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        Policy.__post_init__(self)
+        _require(is_number(self.factor) and self.factor >= 1, self, "factor", "a number from 1 on")
+        _check_limit(self)
+
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
+        """See ``Policy``."""
+        start_ms, limit_ms = _ms(self, "start"), _limit_ms(self)
+        if start_ms == 0:
+            return 0  # and not 0 * Infinity
+        if type(self.factor) is int and 1 <= retry <= _FEW_RETRIES:
+            delay_ms: int = start_ms * self.factor ** (retry - 1)  # as most are, and less work
+            return min(delay_ms, limit_ms)
+        factor = exact(self.factor)
+        growth = _DECIMAL.power(_DECIMAL.divide(factor.numerator, factor.denominator), retry - 1)
+        delay = _DECIMAL.multiply(start_ms, growth)
+        return limit_ms if delay >= limit_ms else int(delay.to_integral_value(ROUND_CEILING))
+
+
+_FEW_RETRIES: Final = 64
+
+# Exact for every delay below ten years, and the hundred-thousandth power is Infinity: quick, and no OverflowError.
+_DECIMAL: Final = Context(prec=100, traps=[])
+
+# Stands for len(delays), which is not known yet where the default is written; None is taken, it means for ever.
+_AS_MANY: Final[Any] = type("_AsMany", (), {"__repr__": lambda _self: "len(delays)"})()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Delays(Policy):
+    """These delays, one after the other, and no more retries than that; with more ``retries`` the last one repeats."""
+
+    delays: Sequence[Seconds]
+    retries: int | None = field(default=_AS_MANY, kw_only=True)
+
+    _foreseeable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(_is_sequence(self.delays) and len(self.delays) > 0, self, "delays", "a list of at least one delay")
+        object.__setattr__(self, "delays", tuple(self.delays))
+        for position, delay in enumerate(self.delays):
+            to_ms(delay, what=f"Delays.delays[{position}]")
+        if self.retries is _AS_MANY:
+            object.__setattr__(self, "retries", len(self.delays))
+        Policy.__post_init__(self)
+
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
+        """See ``Policy``."""
+        return min(self._asked_ms(retry), MAX_DELAY_MS)
+
+    def _asked_ms(self, retry: int) -> int:
+        position = min(retry, len(self.delays)) - 1
+        return to_ms(self.delays[position], what="Delays.delays")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Custom(Policy):
+    """``function(retry, error)`` gives the seconds, or ``None`` for no more retries. ``retries`` still holds.
+
+    Not for what a rule can say: these delays cannot be foreseen, so they are rounded up to the grid of lanes.
+    """
+
+    function: DelayFunction
+
+    def __post_init__(self) -> None:
+        Policy.__post_init__(self)
+        _require(
+            _is_function(self.function) and _takes(self.function, 1, Exception()),
+            self,
+            "function",
+            "a function of (retry, error)",
+        )
+
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:
+        """See ``Policy``. Raises what the function raises, and InvalidDelay if it returns rubbish."""
+        delay = self.function(retry, error)
+        return None if delay is None else min(to_ms(delay, what=f"{self!r}'s delay"), MAX_DELAY_MS)
+
+
+PolicyLike: TypeAlias = Policy | Seconds | Sequence[Seconds] | DelayFunction
+
+
+def as_policy(value: PolicyLike) -> Policy:
+    """Take a policy as it is, one delay as Fixed, a list or tuple of delays as Delays, a function as Custom."""
+    if isinstance(value, Policy):
+        return value
+    if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
+        return _named_by_what_was_written(Fixed, value)
+    if isinstance(value, (list, tuple)):
+        return _named_by_what_was_written(Delays, value)
+    if _is_function(value):
+        return _named_by_what_was_written(Custom, value)
+    raise InvalidPolicy(what="policy", value=value, wanted="a policy, seconds, a list of seconds or a function")
+
+
+def _named_by_what_was_written(policy: Callable[[Any], Policy], value: Any) -> Policy:
+    """Whoever wrote ``policy=-5`` knows of no ``Fixed.delay``."""
+    try:
+        return policy(value)
+    except (InvalidDelay, InvalidPolicy) as problem:
+        what = _SHORTHAND.sub("policy", problem.what)
+        raise type(problem)(**{**problem.facts, "what": what}) from problem
+
+
+_SHORTHAND: Final = re.compile(r"^\w+\.(delays?|function)")
+
+
+@dataclass(frozen=True, slots=True, repr=False, init=False)
+class On:
+    """For errors that match, ``then``: a policy of their own (or what ``as_policy`` takes), DEAD, or LET_FAIL."""
+
+    match: Match
+    then: Policy | Verdict
+
+    def __init__(self, match: Match, then: PolicyLike | Verdict) -> None:
+        object.__setattr__(self, "match", match)
+        object.__setattr__(self, "then", then if isinstance(then, Verdict) else as_policy(then))
+        _require(_is_match(match), self, "match", _A_MATCH)
+
+    def within(self, longest_ms: int) -> On:
+        """See ``Policy``."""
+        return On(self.match, self.then.within(longest_ms)) if isinstance(self.then, Policy) else self
+
+    def __repr__(self) -> str:
+        return f"On({show(self.match)}, {self.then!r})"
+
+
+def matches(match: Match, error: BaseException) -> bool:
+    """Say whether the error is meant. A predicate that raises does not match; its fault must not cost the message."""
+    try:
+        if isinstance(match, (type, tuple)):
+            return isinstance(error, match)
+        return bool(match(error))
+    except Exception:
+        logger.warning("predicate failed match=%r error=%s", match, type(error).__name__, exc_info=True)
+        return False
+
+
+_A_MATCH: Final = "an exception class, a tuple of them, or a predicate"
+
+
+def _require(fine: object, owner: object, name: str, wanted: str) -> None:
+    if not fine:
+        raise InvalidPolicy(what=f"{type(owner).__name__}.{name}", value=getattr(owner, name), wanted=wanted)
+
+
+def _ms(owner: Policy, name: str) -> int:
+    return to_ms(getattr(owner, name), what=f"{type(owner).__name__}.{name}")
+
+
+def _limit_ms(owner: Linear | Exponential) -> int:
+    return MAX_DELAY_MS if owner.limit is None else min(_ms(owner, "limit"), MAX_DELAY_MS)
+
+
+def _check_limit(owner: Linear | Exponential) -> None:
+    start_ms = _ms(owner, "start")
+    if owner.limit is not None:
+        _require(_ms(owner, "limit") >= start_ms, owner, "limit", f"at least the start, {owner.start!r}")
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_function(value: object) -> bool:
+    # A class is callable too, but as_policy(ValueError) is a slip.
+    return callable(value) and not isinstance(value, type)
+
+
+def _takes(function: Callable[..., Any], *arguments: object) -> bool:
+    """Whether it can be called so; what does not tell its signature, as some of C's, is trusted."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_match(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(isinstance(each, type) and issubclass(each, BaseException) for each in value)
+    if isinstance(value, type):
+        return issubclass(value, BaseException)
+    return callable(value) and _takes(value, Exception())
+
+
+def show(value: object) -> str:
+    """Write it as in a program: a class or a function by its name."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(show, value))}{',' if len(value) == 1 else ''})"
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else repr(value)

@@ -1,0 +1,1 @@
+"""Exchanges, queues and bindings as values: their names, arguments and order."""

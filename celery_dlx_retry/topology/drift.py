@@ -1,0 +1,83 @@
+"""What stands on the broker against what should: missing, mismatched, unbound, overridden by a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
+    from celery_dlx_retry.topology.specs import BindingSpec, QueueSpec, Topology
+
+Kind = Literal["missing", "mismatch", "unbound", "policy", "unchecked"]
+
+# Of a number in the arguments and one in a policy RabbitMQ takes the smaller; these harm a queue that keeps tasks.
+_HARM = {
+    "message-ttl": "what is in it expires after {value} ms",
+    "expires": "the queue is deleted with what is in it after {value} ms without a consumer",
+    "max-length": "beyond {value} messages it drops or refuses some",
+    "max-length-bytes": "beyond {value} bytes it drops or refuses some",
+    "delivery-limit": "a message is thrown out when it was looked at {value} times",
+}
+_OTHER_PATTERN = "Change the policy's pattern so that it does not match this name."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One difference. ``unchecked`` is none: somebody could not look."""
+
+    kind: Kind
+    object: Literal["queue", "exchange", "binding"]
+    name: str
+    fact: str
+    cure: str
+
+
+def unbound(topology: Topology, found: Collection[BindingSpec]) -> Iterator[Drift]:
+    """Bindings that are not among those found, whose arguments are sorted."""
+    for binding in topology.bindings:
+        if replace(binding, arguments=tuple(sorted(binding.arguments))) not in found:
+            arguments = "".join(f" {key}={value}" for key, value in binding.arguments)
+            yield Drift(
+                kind="unbound",
+                object="binding",
+                name=f"{binding.exchange} -> {binding.queue}",
+                fact=f"The queue {binding.queue!r} is not bound to {binding.exchange!r} "
+                f"with the routing key {binding.routing_key!r}{' and' if arguments else ''}{arguments}.",
+                cure="Run `celery dlx declare`, or start a worker.",
+            )
+
+
+def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
+    """Our queues and exchanges on which a policy or operator policy sets what takes messages away."""
+    for queue in topology.queues:
+        definition = policies.definition(queue.name, "quorum" if queue.is_quorum else "classic")
+        for key, value in sorted(definition.items()):
+            if key in _HARM and _wins(queue, key, value):
+                yield Drift(
+                    kind="policy",
+                    object="queue",
+                    name=queue.name,
+                    fact=f"A policy gives the queue {queue.name!r} {key}={value}: {_HARM[key].format(value=value)}.",
+                    cure=_OTHER_PATTERN,
+                )
+    for exchange in topology.exchanges:
+        # RabbitMQ prefers an exchange's own to that of a policy.
+        if "alternate-exchange" not in dict(exchange.arguments) and (
+            other := policies.alternate_exchange(exchange.name)
+        ):
+            yield Drift(
+                kind="policy",
+                object="exchange",
+                name=exchange.name,
+                fact=f"A policy gives the exchange {exchange.name!r} alternate-exchange={other}: "
+                "a task for which there is no queue yet goes there, and the broker confirms it.",
+                cure=_OTHER_PATTERN,
+            )
+
+
+def _wins(queue: QueueSpec, key: str, value: Any) -> bool:
+    ours = dict(queue.arguments).get(f"x-{key}")
+    return not isinstance(ours, int) or (isinstance(value, int) and value < ours)

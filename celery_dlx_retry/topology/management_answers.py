@@ -1,0 +1,185 @@
+"""What RabbitMQ's HTTP management API may answer: each function checks one answer and returns its values.
+
+A wrong shape raises ValueError with our own words. Nothing from the server is in them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from celery_dlx_retry.topology.specs import BindingSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The columns of a queue that we ask for and check.
+QUEUE_COLUMNS = (
+    "name", "type", "durable", "arguments", "consumers", "messages", "messages_unacknowledged",
+    "head_message_timestamp", "message_stats.publish_details.rate", "message_stats.deliver_get_details.rate",
+)  # fmt: skip
+BINDING_COLUMNS = ("source", "destination", "destination_type", "routing_key", "arguments")
+
+# AMQP's limit for a name and a routing key.
+_NAME_BYTES = 255
+_TEXT_BYTES = 10_000
+_LARGEST_COUNT = 2**53
+_TEXTS = {"dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow", "queue-type"}
+# The last second of the year 9999: Python has no later one.
+_LAST_SECOND = 253_402_300_799
+# RabbitMQ gives one of these for a value that it does not know.
+_UNKNOWN: tuple[Any, ...] = (None, "", "unknown", "undefined")
+
+
+def parsed(body: bytes) -> Any:
+    """Return the JSON of an answer."""
+    try:
+        return json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+
+
+def version(answer: Any) -> str:
+    """Return the broker's version."""
+    found = _object(answer).get("rabbitmq_version", "")
+    if not _is_text(found):
+        raise ValueError("has no version")
+    return str(found)
+
+
+def queues(answer: Any) -> dict[str, dict[str, Any]]:
+    """Return the queues by their names, each with the columns that are known."""
+    return {name: facts for name, facts in map(_queue, _rows(answer))}  # noqa: C416 - mypy knows the types so
+
+
+def bindings(answer: Any) -> set[BindingSpec]:
+    """Return the bindings from an exchange to a queue."""
+    return {
+        BindingSpec(
+            exchange=_column(it, "source", _is_name),
+            queue=_column(it, "destination", _is_name),
+            routing_key=_column(it, "routing_key", _is_name),
+            arguments=tuple(sorted((key, _plain(value)) for key, value in _arguments(it).items())),
+        )
+        for it in _rows(answer)
+        if _column(it, "destination_type", _is_name) == "queue"
+    }
+
+
+def policies(answer: Any) -> tuple[dict[str, Any], ...]:
+    """Return the policies, or operator policies, of a virtual host."""
+    return tuple(
+        {
+            "name": _column(it, "name", _is_name),
+            "pattern": _column(it, "pattern", _is_text),
+            "apply-to": _column(it, "apply-to", _is_name),
+            "priority": _column(it, "priority", _is_integer),
+            "definition": _arguments(it, "definition"),
+        }
+        for it in _rows(answer)
+    )
+
+
+def _queue(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    facts: dict[str, Any] = {"arguments": _arguments(row)}
+    checks: dict[str, Callable[[Any], bool]] = {
+        "type": _is_name,
+        "durable": lambda it: isinstance(it, bool),
+        "consumers": _is_count,
+        "messages": _is_count,
+        "messages_unacknowledged": _is_count,
+    }
+    for column, is_right in checks.items():
+        if row.get(column) not in _UNKNOWN:
+            facts[column] = _column(row, column, is_right)
+    # The sender of a message chooses its time, so a wrong one is no fault of the server.
+    if _is_count(at := row.get("head_message_timestamp")) and at <= _LAST_SECOND:
+        facts["head_message_timestamp"] = at
+    stats = _part(row, "message_stats")
+    facts["message_stats"] = {
+        column: {"rate": rate}
+        for column in ("publish_details", "deliver_get_details")
+        if (rate := _part(stats, column).get("rate")) not in _UNKNOWN and _is_rate(rate, column)
+    }
+    return _column(row, "name", _is_name), facts
+
+
+def _rows(answer: Any) -> list[dict[str, Any]]:
+    if not isinstance(answer, list):
+        raise ValueError("is not a list")  # noqa: TRY004 - one error for every wrong shape
+    return [_object(row) for row in answer]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if value == []:  # so RabbitMQ writes an object without members
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError("has something else where an object must be")  # noqa: TRY004 - see above
+    return value
+
+
+def _part(row: dict[str, Any], column: str) -> dict[str, Any]:
+    return _object({} if (value := row.get(column)) in _UNKNOWN else value)
+
+
+def _arguments(row: dict[str, Any], column: str = "arguments") -> dict[str, Any]:
+    """Return arguments or a definition. The values that we compute with are checked, any other may be any JSON."""
+    found = _part(row, column)
+    for key, value in found.items():
+        name = key.removeprefix("x-")
+        is_right = _is_name if name in _TEXTS else _is_encodable
+        if not (_is_name(key) and is_right(value)):
+            raise ValueError("has an argument of a wrong kind")
+    return found
+
+
+def _is_encodable(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def _column(row: dict[str, Any], column: str, is_right: Callable[[Any], bool]) -> Any:
+    if not is_right(value := row.get(column)):
+        raise ValueError(f"has a wrong value in {column!r}")
+    return value
+
+
+def _is_rate(value: Any, column: str) -> bool:
+    if not (_is_number(value) and value >= 0):
+        raise ValueError(f"has a wrong rate in {column!r}")
+    return True
+
+
+def _is_name(value: Any) -> TypeGuard[str]:
+    return _is_text(value, most=_NAME_BYTES)
+
+
+def _is_text(value: Any, *, most: int = _TEXT_BYTES) -> TypeGuard[str]:
+    try:
+        return isinstance(value, str) and len(value.encode()) <= most
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_COUNT
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return _is_integer(value) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _plain(value: Any) -> str | int | bool:
+    return value if isinstance(value, (str, int)) else json.dumps(value)
+
+
+def _refuse(_constant: str) -> None:
+    raise ValueError("NaN and Infinity are not JSON")

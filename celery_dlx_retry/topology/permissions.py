@@ -1,0 +1,153 @@
+"""The least broker permissions that each kind of process needs, as RabbitMQ's regular expressions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery_dlx_retry.topology.names import Names
+
+# Not re.escape(): it escapes more than necessary, and people read these patterns.
+_SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
+# RabbitMQ's name for the exchange without a name. It leads to every queue of the virtual host.
+DEFAULT_EXCHANGE = r"amq\.default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a broker user must be allowed for one role."""
+
+    role: str
+    configure: str
+    write: str
+    read: str
+
+    def rabbitmqctl(self, *, user: str, vhost: str) -> str:
+        """A shell command for the broker's host."""
+        words = ("--vhost", vhost, user, self.configure, self.write, self.read)
+        return f"rabbitmqctl set_permissions {shlex.join(words)}"
+
+    @property
+    def reaches_every_queue(self) -> bool:
+        """Whether this user can send a message to every queue of the virtual host."""
+        return re.search(self.write, "amq.default") is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamePatterns:
+    """Patterns of all names that an app uses on its broker, by what they are for."""
+
+    #: Work queues.
+    queues: tuple[str, ...]
+    #: Exchanges that Celery publishes tasks to or binds work queues to.
+    exchanges: tuple[str, ...]
+    #: Work queues and exchanges that Celery declares: those without ``no_declare=True``.
+    declared_queues: tuple[str, ...]
+    declared_exchanges: tuple[str, ...]
+    #: Dead-letter queues, which have names that the user chose.
+    dead: tuple[str, ...]
+    #: Everything else that is ours.
+    ours: str
+    #: The part of it that waits: lanes and the ladder, with the exchanges that lead there.
+    waiting: str
+    #: What Celery's workers talk with: remote control, events; for quorum queues, its own way to wait.
+    celery: tuple[str, ...]
+    #: Celery sends at least one task by the default exchange.
+    sends_by_name: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkNames:
+    """One work queue of an app, as patterns: its name and the exchanges before it."""
+
+    queue: str
+    exchanges: tuple[str, ...] = ()
+    #: Celery declares it before it sends to it or consumes from it.
+    is_declared: bool = True
+
+
+def territory(  # noqa: PLR0913 - all that names depend on
+    names: Names,
+    *,
+    work: Iterable[WorkNames],
+    families: Iterable[str],
+    celery: Iterable[str],
+    exchanges: Iterable[str] = (),
+    sends_by_name: bool = True,
+) -> NamePatterns:
+    """Of an app with these work queues and families of dead letters; its routes name these ``exchanges``, too."""
+    work, prefix = list(work), literal(names.prefix)
+    declared = [it for it in work if it.is_declared]
+    return NamePatterns(
+        queues=_once(it.queue for it in work),
+        exchanges=_once([*(name for it in work for name in it.exchanges), *exchanges]),
+        declared_queues=_once(it.queue for it in declared),
+        declared_exchanges=_once(name for it in declared for name in it.exchanges),
+        dead=_once(literal(names.dead_letters(dead_letter_key)) for dead_letter_key in families),
+        ours=rf"{prefix}\.v[12]\..*",
+        waiting=rf"{prefix}\.v2\..*",
+        celery=_once(celery),
+        sends_by_name=sends_by_name,
+    )
+
+
+def grants(there: NamePatterns) -> tuple[Grant, ...]:
+    """One for each role.
+
+    RabbitMQ asks for configure to declare and to delete; for write to publish, and to bind a queue; for read to get, to
+    consume and to purge, and to bind to an exchange. A queue with a dead-letter exchange also takes read on the queue
+    and write on the exchange.
+    """
+    dead, ours, celery = there.dead, (there.ours,), there.celery
+    declared = there.declared_queues + there.declared_exchanges
+    sends = there.exchanges + ((DEFAULT_EXCHANGE,) if there.sends_by_name else ())
+    return (
+        Grant(
+            role="worker",
+            configure=_any(declared, dead, ours, celery),
+            # It binds its queues to the return exchange.
+            write=_any(there.queues, dead, ours, celery, sends),
+            read=_any(there.queues, there.declared_exchanges, ours, celery),
+        ),
+        Grant(
+            role="worker-that-checks",
+            configure=_any(declared, celery),
+            # RabbitMQ 4 shows a queue only to a user with a permission on it; this one is the least.
+            write=_any(there.declared_queues, dead, ours, celery, sends),
+            read=_any(there.queues, there.declared_exchanges, celery),
+        ),
+        Grant(
+            role="sender",
+            configure=_any(declared),
+            write=_any(there.declared_queues, (there.waiting,), sends),
+            read=_any(there.declared_exchanges),
+        ),
+        Grant(role="viewer", configure=_any(), write=_any(), read=_any()),
+        Grant(role="reader", configure=_any(), write=_any(), read=_any(dead, ours)),
+        Grant(role="operator", configure=_any(), write=_any(there.queues, dead, ours), read=_any(dead, ours)),
+        Grant(
+            role="declarer",
+            configure=_any(declared, dead, ours),
+            write=_any(there.queues, dead, ours),
+            read=_any(there.declared_exchanges, ours),
+        ),
+    )
+
+
+def literal(name: str) -> str:
+    """A pattern for this name alone."""
+    return _SPECIAL.sub(r"\\\1", name)
+
+
+def _any(*patterns: tuple[str, ...]) -> str:
+    flat = _once(pattern for group in patterns for pattern in group)
+    return f"^({'|'.join(flat)})$" if flat else "^$"
+
+
+def _once(patterns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(patterns))

@@ -1,0 +1,1 @@
+"""Text and numbers that users and operators write: durations, rates, URLs, names of queues."""

@@ -1,0 +1,105 @@
+"""Send a task by Celery's own hand onto a way of ours: its signals, events, results and links stay what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.errors import RetryNotPublished
+from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.worker.routes import PLACES, NoRouter
+from celery_dlx_retry.worker.writing import written
+
+if TYPE_CHECKING:
+    import functools
+    from collections.abc import Callable
+
+    from celery import Celery
+    from celery.app.task import Task
+
+    from celery_dlx_retry.topology.names import WorkQueue
+    from celery_dlx_retry.topology.wait_route import WaitRoute
+    from celery_dlx_retry.wire.message import Message
+
+logger = escaped(get_logger(__name__))
+
+
+def send(
+    task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
+) -> Any:
+    """Call Celery's ``apply_async`` with these options, but for where the message goes.
+
+    Returns its result when the broker has the message, and raises PublishError if it does not.
+    """
+    with context_of(task.app).producer_for(there) as producer:
+        return apply_async(**_directed(task, options, producer, queue=queue, there=there))
+
+
+def send_retry(
+    task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
+) -> Any:
+    """Do the same for a retry. Raise RetryNotPublished if our producer published nothing: the delivery is acknowledged next.
+
+    Two publishes are no error here: both messages are with the broker, and a delivery that goes back would make more.
+    """
+    with context_of(task.app).producer_for(there) as producer:
+        result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
+    if not producer.confirmed and not task.app.conf.task_always_eager:
+        raise RetryNotPublished(task=task.name)
+    return result
+
+
+def write(
+    task: Task, apply_async: functools.partial[Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
+) -> tuple[Any, Message]:
+    """The same without the publish: return the result, and the message for the main process to publish."""
+    quickly = written(task, apply_async, options)
+    if quickly is not None:
+        return quickly
+    capture = context_of(task.app).capture()
+    result = apply_async(**_directed(task, options, capture, queue=queue, there=there))
+    if len(capture.messages) != 1:
+        raise RetryNotPublished(task=task.name)
+    return result, capture.messages[0]
+
+
+def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str) -> None:
+    """One line for each, in whichever process it is published."""
+    logger.info("retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s", task, task_id, retry, delay_ms, queue)
+
+
+def _directed(
+    task: Task, options: dict[str, Any], producer: Any, *, queue: WorkQueue, there: WaitRoute
+) -> dict[str, Any]:
+    kept = {name: value for name, value in options.items() if name not in PLACES}
+    eta = (options.get("headers") or {}).get("eta")
+    return {
+        "event_dispatcher": _Teller(task.app, queue=queue.name, eta=eta),
+        **kept,
+        "producer": producer,
+        "router": NoRouter(),
+        "exchange": there.exchange,
+        "routing_key": there.routing_key,
+    }
+
+
+class _Teller:
+    """Tells monitors that a task was sent, through a connection of Celery's own.
+
+    Ours is confirmed and mandatory: an event that nobody listens to would be an error there, and end the connection.
+    """
+
+    def __init__(self, app: Celery, *, queue: str, eta: str | None) -> None:
+        self._app, self._queue, self._eta = app, queue, eta
+
+    def publish(self, kind: str, fields: dict[str, Any], _producer: Any, **options: Any) -> None:
+        """See Celery's EventDispatcher."""
+        fields = {**fields, "queue": self._queue, "eta": self._eta}
+        try:
+            with self._app.producer_or_acquire() as producer:
+                self._app.amqp._event_dispatcher.publish(kind, fields, producer, **options)  # noqa: SLF001
+        except (OperationalError, OSError) as exc:
+            logger.warning("event not sent: %s is safe, only the word of it was not heard: %s", fields["uuid"], exc)
