@@ -1,1 +1,1 @@
-"""How many calls, files and changes of file one task crosses in this package, from its delivery to its acknowledgement."""
+"""Count the calls, the files and the hops between files that one task needs in this package."""

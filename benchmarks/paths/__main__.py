@@ -40,7 +40,7 @@ LIMITS = {"a": (55, 20), "b": (45, 18), "c": (40, 16)}
 
 
 @dataclass(frozen=True)
-class Path_:
+class TracedPath:
     """The calls of one path, in order, of all processes."""
 
     calls: tuple[str, ...]
@@ -79,7 +79,7 @@ class Traces:
             if self.size() != size:
                 size, since = self.size(), time.monotonic()
 
-    def of(self, act: Callable[[], None]) -> Path_:
+    def of(self, act: Callable[[], None]) -> TracedPath:
         """Do something and return the calls that it led to."""
         before = {path: path.stat().st_size for path in self._folder.glob("*.trace")}
         act()
@@ -88,7 +88,7 @@ class Traces:
         for path in sorted(self._folder.glob("*.trace")):
             text = path.read_text()[before.get(path, 0) :]
             calls += text.split()
-        return Path_(tuple(calls))
+        return TracedPath(tuple(calls))
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def worker(folder: Path, environment: dict[str, str]) -> Iterator[None]:
     command += ["--concurrency", "1", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"]
     log = folder / "worker.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)  # noqa: S603
         try:
             end = time.monotonic() + WITHIN_SECONDS
             while b" ready." not in log.read_bytes():
@@ -111,7 +111,7 @@ def worker(folder: Path, environment: dict[str, str]) -> Iterator[None]:
             process.wait(WITHIN_SECONDS)
 
 
-def traced(folder: Path, url: str) -> dict[str, Path_]:
+def traced(folder: Path, url: str) -> dict[str, TracedPath]:
     """Trace every path; the second time, when nothing is made for the first time any more."""
     environment = {**os.environ, "DLX_PATHS_FOLDER": str(folder), "DLX_PATHS_BROKER": url, "C_FORCE_ROOT": "1"}
     os.environ.update(environment)

@@ -41,7 +41,7 @@ def send(
 def send_retry(
     task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
 ) -> Any:
-    """Do the same for a retry. Raise RetryNotPublished if our producer published nothing: the delivery is acknowledged next.
+    """Do the same for a retry. Raise RetryNotPublished if our producer published nothing.
 
     Two publishes are no error here: both messages are with the broker, and a delivery that goes back would make more.
     """
