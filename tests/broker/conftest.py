@@ -69,7 +69,7 @@ class Bench:
         self.declare_topology(shared_objects(self.names) | work_queue_objects(self.names, queue))
         return queue
 
-    def stand(self, topology: Topology) -> None:
+    def declare_topology(self, topology: Topology) -> None:
         declare(self.connection, topology)
 
     def lane(self, work: WorkQueue, delay_ms: int, *, expires_ms: int = 0, names: Names | None = None) -> WaitRoute:
