@@ -112,7 +112,7 @@ def test_a_name_of_201_bytes_is_too_long():
         dlx_queue("ü" * 100 + "x")
 
 
-def declare_topology(bench, kind, **options):
+def stand(bench, kind, **options):
     """A dlx_queue on the broker with all that it needs around it."""
     queue = dlx_queue(f"{bench.prefix}.orders", queue_type=kind, prefix=bench.prefix, **options)
     queue(bench.connection.default_channel).declare()

@@ -227,7 +227,7 @@ def run_chaos(cluster, *, tasks, restarts=0, break_broker=None):
     return report
 
 
-def declare_topology(url, names, work):
+def stand(url, names, work):
     with Connection(url) as connection:
         connection.channel().queue_declare(
             work.name, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"}
