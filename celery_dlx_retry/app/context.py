@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.app import event_log  # noqa: F401 - it subscribes
 from celery_dlx_retry.app.configuration import configured
 from celery_dlx_retry.app.failure_pause import FailurePauses, Pace, place_of
 from celery_dlx_retry.app.known_delays import announced_delays, validate_delays

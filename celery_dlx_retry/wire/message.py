@@ -32,6 +32,8 @@ class PreparedRetry:
 
     message: Message
     length_ms: int
+    #: The error that it retries: ``Type: text``.
+    error: str
 
 
 # What a worker needs to run a task, and its body to be decoded.

@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import RetryNotPublished
+from celery_dlx_retry.events import RetryScheduled, emit
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.worker.routes import PLACES, NoRouter
 from celery_dlx_retry.worker.writing import written
@@ -66,9 +67,19 @@ def write(
     return result, capture.messages[0]
 
 
-def log_retry(task: str, task_id: Any, *, retry: int, delay_ms: int, queue: str) -> None:
-    """One line for each, in whichever process it is published."""
-    logger.info("retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s", task, task_id, retry, delay_ms, queue)
+def emit_retry(request: Any, *, task: str, delay_ms: int, queue: str, error: str) -> None:
+    """Emit the event of a retry that the broker has confirmed, in the process that published it."""
+    emit(
+        RetryScheduled(
+            task=task,
+            task_id=request.id,
+            queue=queue,
+            retry=request.retries + 1,
+            delay_ms=delay_ms,
+            error=error,
+            worker=request.hostname or "",
+        )
+    )
 
 
 def _directed(

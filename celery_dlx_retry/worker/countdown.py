@@ -14,6 +14,7 @@ from celery_dlx_retry.app.clock import delay_ms, due_at, eta_header, is_due
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.address import places
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
+from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.topology.ladder import skipped
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
@@ -68,10 +69,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
         return apply_async(**options, **when)
     except PublishError as problem:
         raise OperationalError(str(problem)) from problem
-    logger.debug(
-        "appointment made task=%s id=%s delay_ms=%d queue=%s",
-        task.name, getattr(result, "id", None), there.length_ms, work_queue.name,
-    )  # fmt: skip
+    task_id = str(getattr(result, "id", ""))
+    emit(CountdownScheduled(task=task.name, task_id=task_id, queue=work_queue.name, delay_ms=there.length_ms))
     return result
 
 
@@ -142,10 +141,10 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
             exchange=there.exchange,
             routing_key=there.routing_key,
         )
-    logger.info(
-        "sent on task=%s id=%s delay_ms=%d queue=%s",
-        task.name, message.headers.get("id"), there.length_ms, queue.name,
-    )  # fmt: skip
+    task_id = str(message.headers.get("id"))
+    emit(
+        CountdownScheduled(task=task.name, task_id=task_id, queue=queue.name, delay_ms=there.length_ms, is_sent_on=True)
+    )
 
 
 def _goes_elsewhere(app: Celery, options: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from celery.exceptions import MaxRetriesExceededError
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.events import DeadLettered, emit
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.dead_record import DeadRecord
 from celery_dlx_retry.wire.header_numbers import retries_of
@@ -61,10 +62,18 @@ def bury(  # noqa: PLR0913 - the facts of a death
         # The fault of the message: without an end it would come back for ever, and hold up what comes behind it.
         logger.warning("dead letter without its headers task=%s id=%s: %s", record.task, record.task_id, problem)
         context.publish_dead(bare(message), queue, record, quickly=quickly)
-    logger.warning(
-        "dead letter task=%s id=%s reason=%s attempts=%d queue=%s",
-        record.task, record.task_id, record.reason, record.attempts, record.queue,
-    )  # fmt: skip
+    emit(
+        DeadLettered(
+            task=record.task,
+            task_id=record.task_id,
+            queue=record.queue,
+            reason=record.reason,
+            attempts=record.attempts,
+            error_type=record.error_type,
+            error=record.error,
+            worker=record.worker,
+        )
+    )
 
 
 def text_of(error: BaseException) -> str:

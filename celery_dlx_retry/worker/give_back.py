@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 from amqp import spec
 from celery.exceptions import Reject
-from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.events import GivenBack, emit
 
 if TYPE_CHECKING:
     from celery_dlx_retry.worker.run_state import DeliveryInfo
-
-logger = escaped(get_logger(__name__))
 
 
 def give_back(task: Any, info: DeliveryInfo, problem: BaseException, *, task_id: Any) -> Reject:
     """Return the error that ends this run. Its delivery goes back to its queue, also if a body swallows the error."""
     info.attempt.problem = problem
-    logger.error("not handed over task=%s id=%s: %s", task.name, task_id, problem)
+    emit_given_back(task.request, task=task.name, queue=info.queue.name, problem=problem, task_id=task_id)
     if not info.forwards:
         context_of(task.app).pause(problem)  # else the main process pauses, and this one has other tasks to run
     return Reject(str(problem), requeue=True)
+
+
+def emit_given_back(request: Any, *, task: str, queue: str, problem: BaseException, task_id: Any = None) -> None:
+    """Emit the event of a delivery that goes back to its queue."""
+    emit(
+        GivenBack(task=task, task_id=task_id or request.id, queue=queue, problem=problem, worker=request.hostname or "")
+    )
 
 
 def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, FBT002 - in place of Kombu's reject()

@@ -32,10 +32,11 @@ def write_retry(
     """Return the received message with the headers of its retry."""
     info: DeliveryInfo = request.delivery_info
     retries = request._context.retries + 1  # noqa: SLF001 - Celery has no public name for it
+    text = text_of(error)
     failure = Failure(
         attempt=retries,
         at_ms=now_ms(),
-        error=text_of(error),
+        error=text,
         delay_ms=there.length_ms,
         worker=request.hostname,
         **history_facts(rule),
@@ -46,7 +47,7 @@ def write_retry(
         headers[CRASHES] = crashes_of(headers) + 1
     headers = addressed(headers, info, queue=info.queue)
     message = context_of(request.app).capture().written(info.message.with_headers(headers))
-    return PreparedRetry(message=message, length_ms=there.length_ms)
+    return PreparedRetry(message=message, length_ms=there.length_ms, error=text)
 
 
 def announce_retry(request: DLXRequest, error: BaseException, delay_ms: int, exc_info: Any) -> None:

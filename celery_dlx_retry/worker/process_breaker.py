@@ -15,6 +15,7 @@ from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable
+from celery_dlx_retry.events import BreakerChanged, Parked, emit
 from celery_dlx_retry.policy.breaker import Circuit, outcome_of
 from celery_dlx_retry.policy.decision import Wait
 from celery_dlx_retry.topology.wait_route import WaitKind
@@ -45,7 +46,7 @@ class ProcessBreaker:
         with self._lock:
             before = self._circuit
             self._circuit, may_run = before.asked(now_ms=steady_ms())
-        self._log(before)
+        self._emit(before)
         return may_run
 
     def tell(self, outcome: Outcome) -> None:
@@ -53,18 +54,20 @@ class ProcessBreaker:
         with self._lock:
             before = self._circuit
             self._circuit = before.told(outcome, now_ms=steady_ms())
-        self._log(before)
+        self._emit(before)
 
-    def _log(self, before: Circuit) -> None:
+    def _emit(self, before: Circuit) -> None:
         after = self._circuit
         if before.quota == after.quota:
             return
-        if after.quota is None:
-            logger.info("breaker closed task=%s", self._task)
-        elif after.quota == 1:
-            logger.warning("breaker open task=%s probe_every_ms=%d", self._task, self.breaker.interval_ms)
-        else:
-            logger.info("breaker half open task=%s per_interval=%d", self._task, after.quota)
+        emit(
+            BreakerChanged(
+                task=self._task,
+                state="closed" if after.quota is None else "open" if after.quota == 1 else "half open",
+                interval_ms=self.breaker.interval_ms,
+                per_interval=after.quota,
+            )
+        )
 
 
 def switch_of(task: Any) -> ProcessBreaker | None:
@@ -106,7 +109,15 @@ def _park(task: Any, info: DeliveryInfo, *, delay_ms: int, task_id: str) -> None
         message = info.message.with_headers({**headers, PARKED_AT: now_ms()})
         producer.publish_message(message, exchange=there.exchange, routing_key=there.routing_key)
     context.published(there)
-    logger.info("parked task=%s id=%s delay_ms=%d queue=%s", task.name, task_id, there.length_ms, info.queue.name)
+    emit(
+        Parked(
+            task=task.name,
+            task_id=task_id,
+            queue=info.queue.name,
+            delay_ms=there.length_ms,
+            worker=task.request.hostname or "",
+        )
+    )
 
 
 def _ended(state: str, error: Exception) -> Any:

@@ -41,9 +41,9 @@ from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import crashes_of
 from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
 from celery_dlx_retry.worker.celery_compat import storable
-from celery_dlx_retry.worker.celery_publish import log_retry
+from celery_dlx_retry.worker.celery_publish import emit_retry
 from celery_dlx_retry.worker.dead_letter import bury
-from celery_dlx_retry.worker.give_back import nack
+from celery_dlx_retry.worker.give_back import emit_given_back, nack
 from celery_dlx_retry.worker.main_process_publish import can_forward, forward
 from celery_dlx_retry.worker.main_process_retry import announce_retry, write_retry
 from celery_dlx_retry.worker.patch_detection import is_function
@@ -224,8 +224,7 @@ class DLXRequest(Request):
         context = context_of(self._app)
         context.paces.reached(context.lanes.place(self._queue, parcel.length_ms))
         self._is_settled = True
-        retry = self._context.retries + 1
-        log_retry(self.name, self.id, retry=retry, delay_ms=parcel.length_ms, queue=self._queue.name)
+        emit_retry(self._context, task=self.name, delay_ms=parcel.length_ms, queue=self._queue.name, error=parcel.error)
 
     @property
     def _queue(self) -> WorkQueue:
@@ -261,8 +260,7 @@ class DLXRequest(Request):
         return is_failure
 
     def _not_handed_over(self, problem: Exception) -> None:
-        is_ours = isinstance(problem, DLXError)
-        logger.error("not handed over task=%s id=%s: %s", self.name, self.id, problem, exc_info=not is_ours and problem)
+        emit_given_back(self, task=self.name, queue=self._queue.name, problem=problem)
         self._give_back(place_of(problem))
 
     def _give_back(self, place: str, *, has_waited: bool = False) -> None:

@@ -26,7 +26,7 @@ from celery_dlx_retry.errors import (
 )
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.worker.celery_publish import log_retry
+from celery_dlx_retry.worker.celery_publish import emit_retry
 from celery_dlx_retry.worker.crash_loop import bounded
 from celery_dlx_retry.worker.dead_letter import bury
 from celery_dlx_retry.worker.give_back import give_back
@@ -153,7 +153,7 @@ def _publish_now(task: Any, attempt: RunState) -> None:
     except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
         raise give_back(task, request.delivery_info, problem, task_id=request.id) from problem
     attempt.is_handed_over = True
-    log_retry(task.name, request.id, retry=request.retries + 1, delay_ms=parcel.length_ms, queue=queue.name)
+    emit_retry(request, task=task.name, delay_ms=parcel.length_ms, queue=queue.name, error=parcel.error)
 
 
 def _run(task: Any, attempt: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:

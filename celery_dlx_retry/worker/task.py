@@ -36,7 +36,7 @@ from celery_dlx_retry.wire.headers import Failure, own_headers, with_failure
 from celery_dlx_retry.wire.message import PreparedRetry
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.celery_compat import keep_ignore_result
-from celery_dlx_retry.worker.celery_publish import log_retry, send_retry, write
+from celery_dlx_retry.worker.celery_publish import emit_retry, send_retry, write
 from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.django import keep_on_commit
@@ -281,10 +281,11 @@ class DLXRetryTask(Task):
         is_forwarded = there is not None and context.lanes.expects(there) and _REFUSABLE.isdisjoint(_names(options))
         if there is None or not is_forwarded:
             there = context.wait_route(queue, wait_ms, wish=WaitKind.RETRY)
+        error = text_of(attempt.error) if attempt.error is not None else ""
         failure = Failure(
             attempt=request.retries + 1,
             at_ms=now_ms(),
-            error=text_of(attempt.error) if attempt.error is not None else "",
+            error=error,
             delay_ms=there.length_ms,
             worker=request.hostname or "",
             **history_facts(attempt.rule),
@@ -296,7 +297,7 @@ class DLXRetryTask(Task):
         options["add_to_parent"] = False
         if is_forwarded:
             result, message = write(self, apply_async, options, queue=queue, there=there)
-            parcel = PreparedRetry(message=message, length_ms=there.length_ms)
+            parcel = PreparedRetry(message=message, length_ms=there.length_ms, error=error)
             if len(message.body) <= max(_SURELY_TAKEN_BYTES, len(info.message.body)):
                 attempt.parcel, attempt.is_handed_over = parcel, True
                 return result
@@ -306,7 +307,7 @@ class DLXRetryTask(Task):
             result = send_retry(self, apply_async, options, queue=queue, there=there)
             context.published(there)
         attempt.is_handed_over = True
-        log_retry(self.name, request.id, retry=request.retries + 1, delay_ms=there.length_ms, queue=queue.name)
+        emit_retry(request, task=self.name, delay_ms=there.length_ms, queue=queue.name, error=error)
         return result
 
     @classmethod

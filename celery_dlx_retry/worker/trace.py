@@ -26,7 +26,10 @@ from celery.utils.serialization import get_pickleable_etype, get_pickleable_exce
 from kombu.exceptions import EncodeError
 
 from celery_dlx_retry.app.failure_pause import place_of
+from celery_dlx_retry.events import Recovered, emit
 from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.wire.header_numbers import time_ms_of
+from celery_dlx_retry.wire.headers import FIRST_FAILED_AT
 from celery_dlx_retry.worker.celery_compat import storable
 from celery_dlx_retry.worker.patch_detection import is_function, is_method
 from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
@@ -177,6 +180,8 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         else:
             is_done = outcome.info is None or _ends_unstored(outcome.info.retval, task, attempt, request)
         tell(task, attempt, has_returned=is_done)
+        if outcome.info is None and not attempt.is_settled and (retries := request.get("retries")):
+            _emit_recovered(task, request, info, retries=retries)
         if isinstance(outcome.retval, ExceptionInfo):
             _write_on(outcome.retval, attempt)
         return outcome
@@ -190,6 +195,19 @@ def _write_on(result: Any, attempt: RunState) -> None:
     result.dlx_parcel = attempt.parcel
     if attempt.is_given_back:
         result.dlx_given_back = place_of(attempt.problem) if attempt.problem is not None else ""
+
+
+def _emit_recovered(task: Any, request: Any, info: DeliveryInfo, *, retries: int) -> None:
+    emit(
+        Recovered(
+            task=task.name,
+            task_id=request["id"],
+            queue=info.queue.name,
+            attempts=retries + 1,
+            first_failed_at_ms=time_ms_of(info.message.headers, FIRST_FAILED_AT),
+            worker=str(request.get("hostname") or ""),
+        )
+    )
 
 
 def _ends_unstored(error: Any, task: Any, attempt: RunState, request: Any) -> bool:

@@ -18,6 +18,7 @@ PUBLIC_NAMES = 20
 LAYERS = {
     "sentences": set(),
     "errors": set(),
+    "events": set(),
     "values": set(),
     "policy": set(),
     "settings": set(),

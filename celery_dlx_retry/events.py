@@ -1,0 +1,205 @@
+"""What happens to tasks, as values that you can subscribe to: for metrics, traces, logs and tests.
+
+A subscriber is called in the process where the event happens: a pool process, the main process of a worker, a process
+that sends tasks, or one that runs operations on dead letters. Subscribe in a module that all of them import::
+
+    from celery_dlx_retry.events import DeadLettered, subscribe
+
+    def count(event):
+        if isinstance(event, DeadLettered):
+            dead_letters.labels(event.task, event.reason).inc()
+
+    subscribe(count)
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryScheduled:
+    """A retry waits in a lane: the broker has confirmed it."""
+
+    task: str
+    task_id: str
+    #: The work queue that the retry comes back to.
+    queue: str
+    #: 1 is the first retry.
+    retry: int
+    delay_ms: int
+    #: The error that is retried: ``Type: text``. Empty if ``retry()`` was called without an error.
+    error: str
+    worker: str
+
+    @property
+    def error_type(self) -> str:
+        """The name of the error's class."""
+        return self.error.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettered:
+    """A message is a dead letter: the broker has confirmed it."""
+
+    task: str
+    task_id: str
+    #: The work queue that the message came from.
+    queue: str
+    #: One of ``celery_dlx_retry.policy.reasons.Reason``.
+    reason: str
+    #: How often the task ran, or was about to run.
+    attempts: int
+    error_type: str
+    error: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A task succeeded after at least one retry."""
+
+    task: str
+    task_id: str
+    queue: str
+    attempts: int
+    #: When the first attempt failed, in ms since 1970; 0 if the message does not tell.
+    first_failed_at_ms: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """An open breaker sent a message to wait in a lane; the task did not run."""
+
+    task: str
+    task_id: str
+    queue: str
+    delay_ms: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack:
+    """The broker did not take a retry, a dead letter or a parked message. The delivery goes back to its queue."""
+
+    task: str
+    task_id: str
+    queue: str
+    problem: BaseException
+    worker: str
+
+    @property
+    def cause(self) -> str:
+        """The name of the problem's class, such as ``Nacked``, ``Unroutable``, ``Unconfirmed`` or ``Unreachable``."""
+        return type(self.problem).__name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountdownScheduled:
+    """A call with a countdown or an eta waits in the broker."""
+
+    task: str
+    task_id: str
+    queue: str
+    delay_ms: int
+    #: A worker received the message before it was due, and sent it on.
+    is_sent_on: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerChanged:
+    """The breaker of a task, in this process, changed its state."""
+
+    task: str
+    state: Literal["open", "half open", "closed"]
+    interval_ms: int
+    #: How many messages may run in each interval; None if all may.
+    per_interval: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A dead letter went back to a work queue."""
+
+    task: str
+    task_id: str
+    #: The work queue that the letter went to.
+    queue: str
+    dead_letter_queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """Dead letters were deleted."""
+
+    dead_letter_queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """The arguments of a dead letter were changed."""
+
+    task: str
+    task_id: str
+    dead_letter_queue: str
+
+
+Event: TypeAlias = (
+    RetryScheduled
+    | DeadLettered
+    | Recovered
+    | Parked
+    | GivenBack
+    | CountdownScheduled
+    | BreakerChanged
+    | Replayed
+    | Purged
+    | Edited
+)
+
+
+class Subscriber(Protocol):
+    """A function, or an object with ``__call__``, that takes every event.
+
+    It must not block: the main process of a worker calls it from its event loop.
+    """
+
+    def __call__(self, event: Event, /) -> None:
+        """Take one event."""
+
+
+_subscribers: tuple[Subscriber, ...] = ()
+_failed: set[int] = set()
+
+
+def subscribe(subscriber: Subscriber) -> None:
+    """Call the subscriber for every event in this process, and in processes that it forks later."""
+    global _subscribers  # noqa: PLW0603 - one tuple for the process, replaced as a whole, so that emit() needs no lock
+    if subscriber not in _subscribers:
+        _subscribers = (*_subscribers, subscriber)
+
+
+def unsubscribe(subscriber: Subscriber) -> None:
+    """Call the subscriber no more."""
+    global _subscribers  # noqa: PLW0603
+    _subscribers = tuple(it for it in _subscribers if it != subscriber)
+    _failed.discard(id(subscriber))
+
+
+def emit(event: Event) -> None:
+    """Call every subscriber. An error of a subscriber is logged, the first time, and harms no task."""
+    for subscriber in _subscribers:
+        try:
+            subscriber(event)
+        except Exception:  # noqa: PERF203 - another subscriber must not miss the event
+            if id(subscriber) not in _failed:
+                _failed.add(id(subscriber))
+                logger.exception(
+                    "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__
+                )
