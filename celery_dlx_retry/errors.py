@@ -1,4 +1,4 @@
-"""Every exception of the package.
+"""Every exception of the package, but those that only operations raise: operations/operation_errors.py.
 
 Each class carries facts as attributes and writes the sentence itself: what is, what should be, what to do.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from celery_dlx_retry.app.task_options import is_ours
 from celery_dlx_retry.errors import DelayTooLong
 from celery_dlx_retry.policy.policies import Exponential
 from celery_dlx_retry.values.durations import format_duration
@@ -23,7 +24,7 @@ def announced_delays(app: Celery, settings: Settings) -> Iterator[tuple[str, fro
     """Yield who needs which delays, in ms."""
     longest_ms = settings.max_delay_ms
     for name, task in sorted(app.tasks.items()):
-        if hasattr(task, "known_delays_ms"):
+        if is_ours(task):
             yield f"The task {name!r}", task.known_delays_ms(longest_ms)
     if settings.budget is not None:
         yield "dlx_budget", settings.budget.known_delays_ms()

@@ -65,6 +65,11 @@ def is_acknowledged_early(cls: Any) -> bool:
     return options.is_keeping and not cls.acks_late
 
 
+def is_ours(task: Any) -> bool:
+    """Whether a task, or None, is a DLXRetryTask. This layer cannot import that class."""
+    return hasattr(task, "known_delays_ms")
+
+
 def has_amqp(app: Celery) -> bool:
     """Whether the broker of the app can be RabbitMQ: whether Kombu talks to it by py-amqp."""
     check_urls(app)

@@ -21,7 +21,7 @@ from celery_dlx_retry.errors import DLXError, Forbidden, Missing
 from celery_dlx_retry.topology.specs import BindingSpec, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from kombu.connection import Connection
 
@@ -39,19 +39,20 @@ _LOOKED_INTO = "a process reads it"
 _USED_AGAIN = "in use again"
 
 
-def prune(
+def prune(  # noqa: PLR0913 - all keywords but two
     connection: Connection,
     names: Names,
     lanes: Iterable[Lane],
     *,
     management: Management,
     count_seconds: float = COUNT_SECONDS,
+    pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - the broker does not say when its counts are fresh
 ) -> Iterator[tuple[Lane, str]]:
     """Delete the lanes that no process uses; yield each with the reason why it stays, or with an empty text.
 
     The lane is unbound first: a publisher that needs it finds no route and binds it again, under the lock. When the
     counts are fresh, a lane that is still unbound and holds nothing is deleted, under the lock, too. So no process can
-    bind it between the last look and the delete.
+    bind it between the last look and the delete. If ``pause`` raises an error, the lanes are bound again.
     """
     begun = time.monotonic()
     candidates, holding = [], _reasons(management, lanes)
@@ -69,7 +70,7 @@ def prune(
         with lane_lock(connection, names, within=_LOCK_SECONDS):
             for lane in candidates:
                 _unbind(connection, names, lane)
-        time.sleep(count_seconds + _CACHED_TIMES * answer_seconds)  # noqa: TID251 - the broker does not say when its counts are fresh
+        pause(count_seconds + _CACHED_TIMES * answer_seconds)
         with lane_lock(connection, names, within=_LOCK_SECONDS):
             bound = {it.queue for it in management.bindings() if it.exchange}
             # Not every message is in this count, but it is of now.

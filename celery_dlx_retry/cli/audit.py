@@ -1,30 +1,16 @@
-"""Who changed what: one line per changing command, on stderr and in the log ``celery_dlx_retry.audit``."""
+"""The audit line of a command that changed something, on stderr."""
 
 from __future__ import annotations
 
-import getpass
-import logging
-import socket
 from typing import Any
 
 from celery_dlx_retry.cli.output import echo
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.operations.audit import audit as log
+from celery_dlx_retry.operations.audit import current_user as who
 
-logger = escaped(logging.getLogger("celery_dlx_retry.audit"))
+__all__ = ["audit", "who"]
 
 
 def audit(action: str, **facts: Any) -> None:
-    """Say that something was done; facts are names and counts, never arguments or credentials."""
-    told = " ".join(f"{key}={value}" for key, value in facts.items())
-    line = f"audit {action} by={who()} {told}".rstrip()
-    logger.info("%s", line)
-    echo(line, err=True)
-
-
-def who() -> str:
-    """The user at this machine."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = "?"
-    return f"{user}@{socket.gethostname()}"
+    """Log the line and print it."""
+    echo(log(action, **facts), err=True)

@@ -1,4 +1,4 @@
-"""How a command ends when it cannot go on: in one sentence, or, when nobody reads its output any more, quietly."""
+"""How a command ends if it cannot go on: with one sentence and no traceback, or quietly if its output is closed."""
 
 from __future__ import annotations
 
@@ -10,43 +10,41 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from amqp.exceptions import AMQPError
-from kombu.exceptions import KombuError
 
 from celery_dlx_retry.app.task_options import check_urls
-from celery_dlx_retry.broker.address import shown
 from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.errors import BadBrokerURL, ConfigurationError, DLXError
+from celery_dlx_retry.operations.connect import broker_errors
+from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, InvalidRequest
 from celery_dlx_retry.values.escaping import printable
 from celery_dlx_retry.worker.bootstep import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# What answers on the port may send any text.
-_LONGEST_TEXT = 500
 _CHANGED = "celery_dlx_retry.changed"
 
 
 @contextmanager
 def one_sentence(app: Any) -> Iterator[None]:
-    """No traceback for a broker that is down; for a program or a setting that is wrong, ``told`` sees to that."""
+    """Turn errors of the broker and of operations into click's; ``without_traceback`` does so for configuration."""
     try:
-        yield
+        with broker_errors(app):
+            yield
+    except (InvalidRequest, BadBrokerURL) as exc:
+        raise click.UsageError(printable(str(exc))) from exc
     except ConfigurationError:
-        raise  # and no broker that comes back mends it, for which `watch` would wait
+        raise  # `watch` ends: trying again does not help
+    except BrokerUnavailable as exc:
+        if isinstance(exc.__cause__, BrokenPipeError) and _is_output_closed():
+            raise exc.__cause__ from None
+        raise click.ClickException(printable(str(exc))) from exc
     except DLXError as exc:
         raise click.ClickException(printable(str(exc))) from exc
-    except (AMQPError, KombuError, OSError) as exc:
-        if isinstance(exc, BrokenPipeError) and _nobody_reads():
-            raise
-        raise click.ClickException(
-            f"{_broker(app)} cannot be used: {printable(str(exc)[:_LONGEST_TEXT]).rstrip('.')}."
-        ) from exc
 
 
-def told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what runs a command: a program or a setting that is wrong is said in one sentence, too."""
+def without_traceback(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command: a wrong program or setting is one sentence."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -58,14 +56,14 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
             problem = _unreadable_url()
             if problem is None:
                 raise
-        # Not in the block above: Celery's traceback would quote a part of the URL.
+        # Outside the block above: Celery's traceback would quote a part of the URL.
         raise click.ClickException(printable(str(problem)))
 
     return run
 
 
 def _unreadable_url() -> BadBrokerURL | None:
-    """Return what is wrong with the broker's URL of an app with tasks of ours."""
+    """Return what is wrong with the broker's URL, if the app has tasks of ours."""
     context = click.get_current_context(silent=True)
     app = getattr(context.obj, "app", None) if context else None
     if app is None or Topology not in app.steps["consumer"]:
@@ -77,23 +75,23 @@ def _unreadable_url() -> BadBrokerURL | None:
     return None
 
 
-class QuietGroup(click.Group):
-    """Commands that may be cut off by ``| head``: whoever has seen enough gets no complaint."""
+class CommandGroup(click.Group):
+    """A group whose commands end without a complaint if ``| head`` closes their output."""
 
-    @told
+    @without_traceback
     def invoke(self, ctx: click.Context) -> None:
-        """Run the command; a closed pipe is a good end, unless it was in the middle of changing something."""
+        """Run the command. A closed output is exit code 0, or 1 if the command was changing something."""
         try:
             super().invoke(ctx)
-            sys.stdout.flush()  # what nobody reads shows here, and not when the process ends
+            sys.stdout.flush()  # a closed output is an error here, and not at the end of the process
         except click.ClickException as exc:
-            # It may name a queue or an id that came with a message.
+            # It may contain a queue or an id that came with a message.
             exc.message = printable(exc.message)  # type: ignore[misc]
             raise
         except BrokenPipeError:
-            if not _nobody_reads():
+            if not _is_output_closed():
                 raise
-            # What is still in a buffer shall not fail once more when the process ends.
+            # Python flushes its buffer once more at the end of the process.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if ctx.meta.get(_CHANGED):
                 echo("Stopped: the output was closed.", err=True)
@@ -101,20 +99,15 @@ class QuietGroup(click.Group):
 
 
 def changes_something() -> None:
-    """From now on an early end leaves something half done."""
+    """Call this before the first change: from now on an early end is exit code 1."""
     click.get_current_context().meta[_CHANGED] = True
 
 
-def _broker(app: Any) -> str:
-    """Where it is, and never how to get in."""
-    return f"The broker at {shown(app.connection_for_read())},"
-
-
-def _nobody_reads() -> bool:
-    """Whether it is our output that broke, not the way to the broker."""
+def _is_output_closed() -> bool:
+    """Whether stdout is broken, and not the connection to the broker."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return bool(poll.poll(0))
-    except (OSError, ValueError, AttributeError):  # no file at all, or no poll(), as on Windows
+    except (OSError, ValueError, AttributeError):  # stdout is not a file, or Windows, which has no poll()
         return False

@@ -8,7 +8,7 @@ from celery.bin.worker import worker
 
 from celery_dlx_retry.cli.dead import dead
 from celery_dlx_retry.cli.doctor import doctor
-from celery_dlx_retry.cli.errors import QuietGroup, told
+from celery_dlx_retry.cli.errors import CommandGroup, without_traceback
 from celery_dlx_retry.cli.flags import FLAGS
 from celery_dlx_retry.cli.permissions import permissions
 from celery_dlx_retry.cli.status import status, watch
@@ -16,7 +16,7 @@ from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
 from celery_dlx_retry.cli.waiting import waiting
 
 
-@click.group(cls=QuietGroup)
+@click.group(cls=CommandGroup)
 def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 
@@ -25,4 +25,4 @@ for command in (dead, waiting, status, watch, doctor, plan, check, declare, perm
     dlx.add_command(command)
 worker.params.extend(FLAGS)
 for each in (worker, beat):
-    each.callback = told(each.callback)
+    each.callback = without_traceback(each.callback)

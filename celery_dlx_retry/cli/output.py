@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.values import escaping
 
 if TYPE_CHECKING:
@@ -135,8 +136,22 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+@contextmanager
+def monitored(what: str) -> Iterator[Monitor]:
+    """Yield the monitor of an operation: a bar on a terminal, nothing elsewhere."""
+    if not is_terminal():
+        yield NO_MONITOR
+        return
+    from rich.console import Console  # noqa: PLC0415 - an extra
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield Monitor(progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+
 def is_terminal() -> bool:
-    """Whether somebody looks who can be shown more than lines."""
+    """Whether stdout is a terminal and rich is installed."""
     return sys.stdout.isatty() and find_spec("rich") is not None
 
 

@@ -1,4 +1,4 @@
-"""``celery dlx status`` and ``celery dlx watch``: what works, waits, is dead, and when the next one wakes up."""
+"""``celery dlx status`` and ``celery dlx watch``: what runs, waits or is dead, and when the next task comes back."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.broker.queue_status import states
-from celery_dlx_retry.cli.context import management_option, not_there, note, queues_option, targeting
+from celery_dlx_retry.cli.context import management_option, not_there, note, queues_option, session_of
 from celery_dlx_retry.cli.output import counted, drawn, echo, is_terminal, json_line, json_option, plain, table, time_of
 from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
+from celery_dlx_retry.operations.status import StatusReader, read_status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_dlx_retry.broker.queue_status import QueueState
-    from celery_dlx_retry.cli.context import Target
-    from celery_dlx_retry.topology.names import Lane
+    from celery_dlx_retry.operations.status import Status
 
 _COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
 _NAMES = ("queue",)
-# Without the HTTP API lanes are found by asking for each possible one: not every second.
-_LANES_SECONDS = 60.0
+
+_all_option = click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
 
 
 @click.command()
 @queues_option
 @management_option
-@click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
+@_all_option
 @json_option
 @click.pass_context
 def status(
     ctx: click.Context, queue_names: str | None, management_url: str | None, *, everything: bool, as_json: bool
 ) -> None:
-    """Show work queues, lanes, dead letters and orphans. The messages stay where they are."""
-    with targeting(ctx, queue_names, management_url) as target:
-        found = _states(target, target.lanes(), only_named=bool(queue_names))
-    shown = _shown(found, everything=everything)
+    """Show work queues, lanes, dead letters and orphans. The messages stay in their queues."""
+    with session_of(ctx, queue_names, management_url) as session:
+        found = read_status(session)
+    shown = found.queues if everything else found.busy
     if as_json:
         for state in shown:
             json_line(asdict(state))
     else:
         table(_COLUMNS, _rows(shown), whole=_NAMES)
         echo(_summary(found))
-    looked_into = [state.queue for state in found if state.role == "wait" and state.consumers]
-    if looked_into:
-        note(f"another command reads {', '.join(looked_into)}. Tasks that it holds are not counted.")
-    if not target.management:
+    if found.read_lanes:
+        note(f"another command reads {', '.join(found.read_lanes)}. Tasks that it holds are not counted.")
+    if found.no_management:
         unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
-        note(f"unacked messages and rates are not known{unknown}. {target.no_management}")
-    if queue_names and not_there([state.queue for state in found if state.role == "work" and not state.exists]):
+        note(f"unacked messages and rates are not known{unknown}. {found.no_management}")
+    if not_there(found.missing):
         ctx.exit(1)
 
 
 @click.command()
 @queues_option
 @management_option
-@click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
+@_all_option
 @click.option(
     "--interval",
     type=Seconds(min=0.1, max=DAY_SECONDS),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two updates.",
 )
 @json_option
 @click.pass_context
@@ -80,24 +80,15 @@ def watch(  # noqa: PLR0913 - one per option
     """Show the status again and again, until Ctrl-C. It goes on while the broker is down."""
     with ExitStack() as stack:
         live = None if as_json or not is_terminal() else _live(stack)
-
-        def show(found: list[QueueState]) -> None:
-            shown = _shown(found, everything=everything)
-            if as_json:
-                for state in shown:
-                    json_line({**asdict(state), "at_ms": _now_ms()})
-            elif live is None:
-                table(_COLUMNS, _rows(shown), whole=_NAMES)
-                echo(_summary(found))
-            else:
-                live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
-
         try:
             while True:
                 try:
-                    with targeting(ctx, queue_names, management_url) as target:
-                        _refresh(target, show, interval, only_named=bool(queue_names))
-                except click.UsageError:  # noqa: PERF203 - a loop because of what is caught
+                    with session_of(ctx, queue_names, management_url) as session:
+                        reader = StatusReader(session)
+                        while True:
+                            _show(reader.read(), live, everything=everything, as_json=as_json)
+                            _wait(interval)
+                except click.UsageError:  # noqa: PERF203 - the loop goes on after an error
                     raise
                 except click.ClickException as problem:
                     if live is None:
@@ -109,38 +100,20 @@ def watch(  # noqa: PLR0913 - one per option
             return
 
 
-def _refresh(target: Target, show: Any, interval: float, *, only_named: bool) -> None:
-    lanes: list[Lane] = []
-    known_until = 0.0
-    while True:
-        if target.management or time.monotonic() > known_until:
-            lanes, known_until = target.lanes(), time.monotonic() + _LANES_SECONDS
-        show(_states(target, lanes, only_named=only_named))
-        _wait(interval)
+def _show(found: Status, live: Any, *, everything: bool, as_json: bool) -> None:
+    """Print one status of many, or draw it again on a terminal."""
+    shown = found.queues if everything else found.busy
+    if as_json:
+        for state in shown:
+            json_line({**asdict(state), "at_ms": found.read_at_ms})
+    elif live is None:
+        table(_COLUMNS, _rows(shown), whole=_NAMES)
+        echo(_summary(found))
+    else:
+        live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
 
 
-def _states(target: Target, lanes: list[Lane], *, only_named: bool) -> list[QueueState]:
-    return list(
-        states(
-            target.connection,
-            target.names,
-            work_queues={queue: target.types[queue.name] for queue in target.work_queues},
-            lanes=lanes,
-            others=() if only_named else target.others(),
-            management=target.management,
-        )
-    )
-
-
-def _shown(found: list[QueueState], *, everything: bool) -> list[QueueState]:
-    """The same in the table and in JSON: of lanes only those in which something waits, unless all are asked for.
-
-    Something may also wait in one that looks empty, while somebody looks into it.
-    """
-    return [it for it in found if everything or it.role != "wait" or it.ready or it.unacked or it.consumers]
-
-
-def _rows(shown: list[QueueState]) -> list[tuple[object, ...]]:
+def _rows(shown: Iterable[QueueState]) -> list[tuple[object, ...]]:
     return [
         (
             state.role,
@@ -157,18 +130,16 @@ def _rows(shown: list[QueueState]) -> list[tuple[object, ...]]:
     ]
 
 
-def _summary(found: list[QueueState]) -> str:
-    totals = {role: sum(it.ready for it in found if it.role == role) for role in ("work", "wait", "dead", "orphans")}
-    due = min((state.next_ms for state in found if state.next_ms is not None), default=None)
-    lanes = [state for state in found if state.role == "wait" and state.ready]
+def _summary(found: Status) -> str:
     text = (
-        f"{totals['work']} to work, {totals['wait']} waiting in {counted(len(lanes), 'lane')}, {totals['dead']} dead, "
-        f"{counted(totals['orphans'], 'orphan')}"
+        f"{found.ready('work')} to work, {found.ready('wait')} waiting in {counted(len(found.filled_lanes), 'lane')}, "
+        f"{found.ready('dead')} dead, {counted(found.ready('orphans'), 'orphan')}"
     )
-    if due is None:
+    if found.next_ms is None:
         return text
-    known = "" if all(state.next_ms is not None for state in lanes) else "known "
-    return f"{text}; next {known}wake-up {time_of(due)} UTC, in {max(0, due - _now_ms()) / 1000:.0f} s"
+    known = "" if found.is_next_certain else "known "
+    seconds = max(0, found.next_ms - found.read_at_ms) / 1000
+    return f"{text}; next {known}wake-up {time_of(found.next_ms)} UTC, in {seconds:.0f} s"
 
 
 def _rate(value: float | None) -> str:
@@ -182,8 +153,4 @@ def _live(stack: ExitStack) -> Any:
 
 
 def _wait(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: TID251 - the pace that was asked for
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    time.sleep(seconds)  # noqa: TID251 - the interval that the user chose

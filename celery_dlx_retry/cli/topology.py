@@ -1,49 +1,44 @@
-"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: what stands on the broker, and what should."""
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: exchanges, queues and bindings of an app."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.find_drift import find
-from celery_dlx_retry.broker.peek import counts
-from celery_dlx_retry.broker.prune_lanes import COUNT_SECONDS
-from celery_dlx_retry.broker.prune_lanes import prune as prune_lanes
-from celery_dlx_retry.broker.work_queues import declare_if_missing
-from celery_dlx_retry.cli.audit import audit
 from celery_dlx_retry.cli.context import (
+    app_of,
     is_app_named,
     ladder_option,
     management_option,
     not_there,
     note,
-    queues_of,
     queues_option,
-    targeting,
+    session_of,
+    split_names,
 )
-from celery_dlx_retry.cli.errors import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
-from celery_dlx_retry.topology import render as plans
-from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy, dead_letter_policy
-from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
+from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
+from celery_dlx_retry.operations.prune import prune as prune_lanes
+from celery_dlx_retry.operations.topology import check_topology, declare_topology, find_policies, make_plan
+from celery_dlx_retry.topology import render
+from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from celery_dlx_retry.cli.context import Target
-    from celery_dlx_retry.topology.names import Lane
+    from celery_dlx_retry.operations.topology import Plan
     from celery_dlx_retry.topology.specs import Topology
 
 _FORMATS: dict[str, Callable[[Topology, str], str]] = {
-    "mermaid": lambda topology, _vhost: plans.mermaid(topology),
-    "rabbitmqctl": lambda topology, vhost: plans.rabbitmqctl(topology, vhost=vhost),
-    "definitions": lambda topology, vhost: json.dumps(plans.definitions(topology, vhost=vhost), indent=2),
-    "terraform": lambda topology, vhost: plans.terraform(topology, vhost=vhost),
+    "mermaid": lambda topology, _vhost: render.mermaid(topology),
+    "rabbitmqctl": lambda topology, vhost: render.rabbitmqctl(topology, vhost=vhost),
+    "definitions": lambda topology, vhost: json.dumps(render.definitions(topology, vhost=vhost), indent=2),
+    "terraform": lambda topology, vhost: render.terraform(topology, vhost=vhost),
 }
 
 _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
@@ -57,29 +52,25 @@ _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
     type=click.Choice(["table", *_FORMATS]),
     default="table",
     show_default=True,
-    help="In whose words.",
+    help="Output format.",
 )
 @ladder_option
 @json_option
 @click.pass_context
 def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool, as_json: bool) -> None:
     """Show what a worker would declare; nothing is changed."""
-    app = ctx.obj.app
     if as_json and form != "table":
         raise click.UsageError(f"--json is a form of its own: give it without --format {form}, or that alone.")
-    with one_sentence(app):
-        queues = queues_of(app, queue_names)
-        context_of(app).validate_delays()
-        topology = context_of(app).plan(queues, ladder=ladder)
-        vhost = app.connection_for_read().virtual_host or "/"
+    with app_of(ctx) as app:
+        made = make_plan(app, queues=split_names(queue_names), ladder=ladder)
     if as_json:
-        for fact in plans.facts(topology):
+        for fact in render.facts(made.topology):
             json_line(fact)
     elif form == "table":
-        table(("object", "name", "details"), plans.rows(topology))
-        echo(_numbers(topology, work_queues=len(queues)))
+        table(("object", "name", "details"), render.rows(made.topology))
+        echo(_numbers(made))
     else:
-        click.echo(_FORMATS[form](topology, vhost))
+        click.echo(_FORMATS[form](made.topology, made.vhost))
 
 
 @click.command()
@@ -91,23 +82,21 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
 def check(
     ctx: click.Context, queue_names: str | None, management_url: str | None, *, ladder: bool, as_json: bool
 ) -> None:
-    """Compare what stands on the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
-    with targeting(ctx, queue_names, management_url) as target:
-        target.context.validate_delays()
-        found = list(find(target.connection, target.plan(ladder=ladder), target.management))
-    differences = [drift for drift in found if drift.kind != "unchecked"]
+    """Compare the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
+    with session_of(ctx, queue_names, management_url) as session:
+        found = check_topology(session, ladder=ladder)
     if as_json:
-        for drift in found:
+        for drift in found.drifts:
             json_line(asdict(drift))
-    elif found:
-        table(("drift", "object", "name", "fact", "cure"), [tuple(asdict(drift).values()) for drift in found])
-    if not target.management:
-        note(f"bindings and policies are not checked. {target.no_management}")
+    elif found.drifts:
+        table(("drift", "object", "name", "fact", "cure"), [tuple(asdict(drift).values()) for drift in found.drifts])
+    if found.no_management:
+        note(f"bindings and policies are not checked. {found.no_management}")
     if not as_json:
-        unchecked = f" {len(found) - len(differences)} not checked." if len(found) > len(differences) else ""
+        unchecked = f" {len(found.unchecked)} not checked." if found.unchecked else ""
         sound = "No differences found." if unchecked else "All of it stands."
-        echo((f"{counted(len(differences), 'difference')}." if differences else sound) + unchecked)
-    if differences:
+        echo((f"{counted(len(found.differences), 'difference')}." if found.differences else sound) + unchecked)
+    if found.differences:
         ctx.exit(1)
 
 
@@ -117,27 +106,14 @@ def check(
 @json_option
 @click.pass_context
 def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
-    """Declare the plan, and work queues that do not exist. What stands is left as it is."""
+    """Declare the plan, and work queues that do not exist. Existing objects stay as they are."""
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
-    with targeting(ctx, queue_names, None) as target:
-        target.context.validate_delays()
-        target.insist_on_what_is_needed()
+    with session_of(ctx, queue_names) as session:
         changes_something()
-        facts: dict[str, Any] = {}
-        outcome = {"outcome": "interrupted"}
-        try:
-            for queue in target.queues:
-                declare_if_missing(target.connection, queue)
-            ladder = ladder or target.has_ladder
-            topology = target.plan(ladder=ladder)
-            facts = {kind: len(getattr(topology, kind)) for kind in ("exchanges", "queues", "bindings")}
-            target.context.declare(target.connection, target.queues, ladder=ladder)
-            outcome = {}
-        finally:
-            audit("declare", prefix=target.names.prefix, **facts, **outcome)
+        declared = declare_topology(session, ladder=ladder)
     if as_json:
-        json_line({"prefix": target.names.prefix, **facts})
+        json_line(asdict(declared))
     else:
         echo("All of it stands.")
 
@@ -151,7 +127,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
     type=click.Choice(["rabbitmqctl", "http"]),
     default="rabbitmqctl",
     show_default=True,
-    help="On the broker's host, or with curl.",
+    help="A command for the broker's host, or for curl.",
 )
 @json_option
 @click.pass_context
@@ -159,30 +135,29 @@ def policy(
     ctx: click.Context, queue_names: str | None, management_url: str | None, form: str, *, as_json: bool
 ) -> None:
     """Print how to attach a dead-letter exchange to a queue. For work queues that exist; nothing is changed."""
-    with targeting(ctx, queue_names, management_url) as target:
-        found = list(_policies(target))
-        there = counts(target.connection, [queue.name for queue in target.queues])
-    url = target.management.url if target.management else "http://localhost:15672"
-    user = target.connection.userid or "guest"
+    with session_of(ctx, queue_names, management_url) as session:
+        found = find_policies(session)
     command = (
-        DeadLetterPolicy.rabbitmqctl if form == "rabbitmqctl" else partial(DeadLetterPolicy.http, url=url, user=user)
+        DeadLetterPolicy.rabbitmqctl
+        if form == "rabbitmqctl"
+        else partial(DeadLetterPolicy.http, url=found.management_url, user=found.user)
     )
-    for queue, exchange, wanted in found:
+    for it in found.queues:
         if as_json:
-            facts = {**asdict(wanted), "command": command(wanted)} if wanted else {}
-            json_line({"queue": queue, "dead_letter_exchange": exchange, "policy": facts or None})
-        elif wanted is None:
-            echo(f"# {queue} has the dead-letter exchange {exchange} already.")
+            facts = {**asdict(it.policy), "command": command(it.policy)} if it.policy else None
+            json_line({"queue": it.queue, "dead_letter_exchange": it.dead_letter_exchange, "policy": facts})
+        elif it.policy is None:
+            echo(f"# {it.queue} has the dead-letter exchange {it.dead_letter_exchange} already.")
         else:
-            if wanted.replaces:
-                echo(f"# Takes the place of the policy {wanted.replaces!r} on {queue}, and keeps what it sets.")
-            click.echo(command(wanted))
-    if not target.management:
+            if it.policy.replaces:
+                echo(f"# Takes the place of the policy {it.policy.replaces!r} on {it.queue}, and keeps what it sets.")
+            click.echo(command(it.policy))
+    if found.no_management:
         note(
             "RabbitMQ applies one policy to a queue. Whether these queues have one is not known; if so, add what it "
-            f"sets, and raise the priority. {target.no_management}"
+            f"sets, and raise the priority. {found.no_management}"
         )
-    if queue_names and not_there([queue.name for queue in target.queues if queue.name not in there]):
+    if not_there(found.missing):
         ctx.exit(1)
 
 
@@ -190,7 +165,7 @@ def policy(
 @queues_option
 @management_option
 @click.option("--all", "everything", is_flag=True, help="Also lanes that this app's tasks announce.")
-@click.option("--dry-run", is_flag=True, help="Only say which.")
+@click.option("--dry-run", is_flag=True, help="Only show which lanes would be deleted.")
 @yes_option
 @json_option
 @click.pass_context
@@ -205,82 +180,37 @@ def prune(  # noqa: PLR0913 - one per option
     as_json: bool,
 ) -> None:
     """Delete lanes in which nothing waits. A retry that needs one makes it again."""
-    with targeting(ctx, queue_names, management_url) as target:
-        if not target.context.settings.declare:
-            raise click.ClickException(
-                "dlx_declare is False: the workers could not make a lane again. Prune with an app that may declare."
-            )
-        if target.management is None:
-            raise click.ClickException(
-                "Nothing was deleted: prune needs the HTTP API, because AMQP does not show every message of a lane. "
-                f"{target.no_management}"
-            )
-        announced = set() if everything else {queue.name for queue in target.plan().queues}
-        # Lanes that expire go by themselves. A rung stays: messages of higher rungs pass its exchange.
-        lanes = [it for it in target.lanes() if it.stays and not it.is_rung and it.name not in announced]
-        told = target.management.queues()
-        empty = [lane for lane in lanes if told.get(lane.name, {}).get("messages") == 0]
-        outcome: list[tuple[Lane, str]] = []
+    with session_of(ctx, queue_names, management_url) as session:
+        planned = plan_prune(session, everything=everything)
         if dry_run:
-            outcome = [(lane, "") for lane in empty]
+            lanes = tuple(PrunedLane(lane=lane.name) for lane in planned.empty)
         else:
-            if empty and not yes:
-                what = counted(len(empty), "empty lane")
-                confirm(f"Delete {what} of {target.names.prefix!r}?")
+            if planned.empty and not yes:
+                confirm(f"Delete {counted(len(planned.empty), 'empty lane')} of {session.names.prefix!r}?")
             changes_something()
-            try:
-                if empty and not as_json:
-                    note(f"waiting {COUNT_SECONDS:.0f} s until RabbitMQ has counted again.")
-                outcome.extend(prune_lanes(target.connection, target.names, empty, management=target.management))
-            finally:
-                deleted = sum(1 for _, reason in outcome if not reason)
-                audit("prune", prefix=target.names.prefix, deleted=deleted, kept=len(lanes) - deleted)
-    gone = [lane for lane, reason in outcome if not reason]
+            if planned.empty and not as_json:
+                note(f"waiting {COUNT_SECONDS:.0f} s until RabbitMQ has counted again.")
+            lanes = prune_lanes(session, planned).lanes
     if as_json:
-        for lane, reason in outcome:
-            json_line({"lane": lane.name, "deleted": not reason and not dry_run, "reason": reason})
-    else:
-        result = "would go" if dry_run else "deleted"
-        table(("lane", "result"), [(lane.name, f"kept: {reason}" if reason else result) for lane, reason in outcome])
-        kept = f"{counted(len(lanes) - len(gone), 'lane')} kept (not empty, in use, or not counted yet)"
-        echo(f"{counted(len(gone), 'empty lane')} {result}; {kept}{'' if everything else _NOT_COUNTED}")
-
-
-def _numbers(topology: Topology, *, work_queues: int) -> str:
-    """How many objects the plan has: lanes grow with the number of work queues."""
-    lanes = sum("x-message-ttl" in dict(queue.arguments) for queue in topology.queues)
-    return (
-        f"{counted(len(topology.exchanges), 'exchange')}, {counted(len(topology.queues), 'queue')} "
-        f"({counted(lanes, 'wait queue')}) and {counted(len(topology.bindings), 'binding')} "
-        f"for {counted(work_queues, 'work queue')}. "
-        "Delays that no task announced add lanes when they are first used."
+        for it in lanes:
+            json_line({"lane": it.lane, "deleted": not it.reason and not dry_run, "reason": it.reason})
+        return
+    result = "would go" if dry_run else "deleted"
+    table(("lane", "result"), [(it.lane, f"kept: {it.reason}" if it.reason else result) for it in lanes])
+    gone = sum(not it.reason for it in lanes)
+    kept = counted(planned.kept + len(planned.empty) - gone, "lane")
+    echo(
+        f"{counted(gone, 'empty lane')} {result}; {kept} kept (not empty, in use, or not counted yet)"
+        f"{'' if everything else _NOT_COUNTED}"
     )
 
 
-def _policies(target: Target) -> Iterator[tuple[str, str, DeadLetterPolicy | None]]:
-    """Each work queue with the dead-letter exchange that it has, or the policy that it needs."""
-    seen = target.management.queues() if target.management else {}
-    policies = target.management.policies() if target.management else BrokerPolicies()
-    for queue, work_queue in zip(target.queues, target.work_queues, strict=True):
-        facts: dict[str, Any] = seen.get(queue.name, {})
-        arguments = {**(queue.queue_arguments or {}), **facts.get("arguments", {})}
-        kind = target.types[queue.name] or "classic"
-        current = policies.of(queue.name, kind)
-        exchange = arguments.get("x-dead-letter-exchange", current.get("definition", {}).get("dead-letter-exchange"))
-        if exchange is not None:
-            yield queue.name, exchange, None
-            continue
-        yield (
-            queue.name,
-            "",
-            dead_letter_policy(
-                target.names,
-                work_queue,
-                kind=kind,
-                vhost=target.connection.virtual_host or "/",
-                arguments=arguments,
-                policy=current.get("name", ""),
-                definition=current.get("definition"),
-                priority=current.get("priority", -1),
-            ),
-        )
+def _numbers(made: Plan) -> str:
+    """Say how many objects the plan has: lanes grow with the number of work queues."""
+    topology = made.topology
+    return (
+        f"{counted(len(topology.exchanges), 'exchange')}, {counted(len(topology.queues), 'queue')} "
+        f"({counted(made.wait_queues, 'wait queue')}) and {counted(len(topology.bindings), 'binding')} "
+        f"for {counted(len(made.work_queues), 'work queue')}. "
+        "Delays that no task announced add lanes when they are first used."
+    )

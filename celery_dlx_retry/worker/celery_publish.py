@@ -8,10 +8,10 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.routes import PLACES, NoRouter
 from celery_dlx_retry.errors import RetryNotPublished
 from celery_dlx_retry.events import RetryScheduled, emit
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.worker.routes import PLACES, NoRouter
 from celery_dlx_retry.worker.writing import written
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from kombu.utils.functional import fxrange
 
 from celery_dlx_retry.app.clock import delay_ms, due_at, eta_header, is_due
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.routes import NoRouter, destination, routed
 from celery_dlx_retry.broker.address import places
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.events import CountdownScheduled, emit
@@ -20,7 +21,6 @@ from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.headers import COPIES, without_broker_headers
 from celery_dlx_retry.worker.celery_publish import send
-from celery_dlx_retry.worker.routes import NoRouter, destination, routed
 from celery_dlx_retry.worker.run_state import addressed, as_sent, message_of
 
 if TYPE_CHECKING:

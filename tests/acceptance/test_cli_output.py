@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from celery_dlx_retry.cli import dlx, output, state
+from celery_dlx_retry.cli import dlx, output, status
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
 COLUMNS = ("due", "task", "id", "queue", "retry", "waits", "last error")
@@ -145,9 +145,9 @@ def test_watch_shows_an_error_as_it_is_and_not_as_markup(monkeypatch):
     def interrupted(_seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(state, "is_terminal", lambda: True)
-    monkeypatch.setattr(state, "targeting", fails)
-    monkeypatch.setattr(state, "_wait", interrupted)
+    monkeypatch.setattr(status, "is_terminal", lambda: True)
+    monkeypatch.setattr(status, "session_of", fails)
+    monkeypatch.setattr(status, "_wait", interrupted)
 
     done = CliRunner().invoke(dlx, ["watch"])
 

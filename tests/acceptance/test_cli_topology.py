@@ -204,13 +204,15 @@ def test_prune_leaves_the_ladder_of_an_earlier_version_alone(dlx, project, broke
     assert rung not in pruned
 
 
-@pytest.mark.parametrize(("words", "step"), [("declare", "make_sure"), ("prune --yes", "prune_lanes")])
+@pytest.mark.parametrize(
+    ("words", "step"), [("declare", "topology.declare_if_missing"), ("prune --yes", "prune.prune_lanes.prune")]
+)
 @pytest.mark.usefixtures("declared")
 def test_who_is_interrupted_has_still_said_what_was_done(dlx, monkeypatch, words, step):
     def ctrl_c(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"celery_dlx_retry.cli.topology.{step}", ctrl_c)
+    monkeypatch.setattr(f"celery_dlx_retry.operations.{step}", ctrl_c)
     told = dlx(*words.split(), code=1)
 
     assert f"audit {words.split()[0]} by=" in told

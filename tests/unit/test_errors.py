@@ -9,12 +9,16 @@ import pytest
 
 from celery_dlx_retry import errors
 from celery_dlx_retry.errors import ConfigurationError, DeadLetter, DLXError, InvalidDelay, RetryIn, Unreachable
+from celery_dlx_retry.operations import operation_errors
 
-CLASSES = [
-    each
-    for each in vars(errors).values()
-    if inspect.isclass(each) and issubclass(each, DLXError) and each.__module__ == errors.__name__
-]
+
+def classes(module):
+    found = [each for each in vars(module).values() if inspect.isclass(each) and issubclass(each, DLXError)]
+    return [each for each in found if each.__module__ == module.__name__]
+
+
+MODULES = [errors, operation_errors]
+CLASSES = [each for module in MODULES for each in classes(module)]
 
 
 def an_error(cls):
@@ -74,12 +78,13 @@ def test_a_wrong_program_is_a_value_error_to_those_who_do_not_know_us():
     assert issubclass(ConfigurationError, ValueError)
 
 
-def test_the_tree_in_the_docstring_is_the_tree():
+@pytest.mark.parametrize("module", MODULES)
+def test_the_tree_in_the_docstring_is_the_tree(module):
     drawn = {}
     path = []
-    for branch, name in re.findall(r"^ {4}([│├└─ ]*)([A-Z]\w+)", errors.__doc__, re.MULTILINE):
+    for branch, name in re.findall(r"^ {4}([│├└─ ]*)([A-Z]\w+)", module.__doc__, re.MULTILINE):
         depth = len(branch) // 4
         path[depth:] = [name]
         drawn[name] = path[depth - 1] if depth else "Exception"
 
-    assert drawn == {cls.__name__: cls.__bases__[0].__name__ for cls in CLASSES}
+    assert drawn == {"DLXError": "Exception"} | {cls.__name__: cls.__bases__[0].__name__ for cls in classes(module)}

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from kombu.entity import Queue
 
-from celery_dlx_retry.cli.context import known_work_queues
+from celery_dlx_retry.operations.app_queues import known_work_queues
 
 
 @pytest.mark.parametrize(

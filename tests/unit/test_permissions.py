@@ -9,9 +9,9 @@ import pytest
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
+from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.topology.names import Names
 from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, territory
-from celery_dlx_retry.worker.routes import exchanges_of_tasks
 
 PIDBOX = r"(.*\.)?celery\.pidbox"
 ORDERS = WorkNames(queue="orders", exchanges=("orders",))

@@ -6,7 +6,7 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 from celery_dlx_retry import DLXRetryTask
-from celery_dlx_retry.worker.routes import destination, routed
+from celery_dlx_retry.app.routes import destination, routed
 
 DIRECT, TOPIC, FANOUT = Exchange("d"), Exchange("t", type="topic"), Exchange("f", type="fanout")
 

@@ -1,0 +1,109 @@
+"""Delete lanes in which nothing waits. A retry that needs one makes it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_dlx_retry.broker import prune_lanes
+from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
+from celery_dlx_retry.operations.operation_errors import CannotPrune
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.operations.session import BrokerSession
+    from celery_dlx_retry.topology.names import Lane
+
+#: How long RabbitMQ takes until its counts are fresh: a prune lasts at least this long.
+COUNT_SECONDS = prune_lanes.COUNT_SECONDS
+_CANCELLED = "the prune was cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePlan:
+    """The lanes that a prune would delete."""
+
+    empty: tuple[Lane, ...]
+    #: How many lanes it would keep, without those that the app's tasks announce.
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedLane:
+    """An empty lane. ``reason`` says why it was kept; it is empty if the lane was deleted."""
+
+    lane: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneResult:
+    """What a prune did with each empty lane."""
+
+    lanes: tuple[PrunedLane, ...]
+    is_cancelled: bool = False
+
+    @property
+    def deleted(self) -> tuple[str, ...]:
+        """The lanes that were deleted."""
+        return tuple(it.lane for it in self.lanes if not it.reason)
+
+
+def plan_prune(session: BrokerSession, *, everything: bool = False) -> PrunePlan:
+    """Return the empty lanes; with ``everything`` also those that the app's tasks announce.
+
+    Raise CannotPrune if lanes cannot be deleted safely: without the HTTP API, or if workers may not make them again.
+    """
+    management = _management(session)
+    announced = set() if everything else {queue.name for queue in session.plan().queues}
+    # Lanes that expire need no prune. A rung stays: messages of higher rungs pass its exchange.
+    lanes = [it for it in session.lanes() if it.stays and not it.is_rung and it.name not in announced]
+    facts = management.queues()
+    empty = tuple(lane for lane in lanes if facts.get(lane.name, {}).get("messages") == 0)
+    return PrunePlan(empty=empty, kept=len(lanes) - len(empty))
+
+
+def prune(session: BrokerSession, plan: PrunePlan, *, monitor: Monitor = NO_MONITOR) -> PruneResult:
+    """Delete the lanes of the plan that are still empty and unused.
+
+    It waits at least COUNT_SECONDS for RabbitMQ's counts. A prune that is cancelled meanwhile deletes no lane.
+    """
+    management = _management(session)
+    lanes: list[PrunedLane] = []
+    total = len(plan.empty)
+
+    def pause(seconds: float) -> None:
+        if not monitor.wait(seconds):
+            raise _Cancelled
+
+    try:
+        for lane, reason in prune_lanes.prune(
+            session.connection, session.names, plan.empty, management=management, pause=pause
+        ):
+            lanes.append(PrunedLane(lane=lane.name, reason=reason))
+            monitor.progress(len(lanes), total)
+    except _Cancelled:
+        known = {it.lane for it in lanes}
+        lanes += [PrunedLane(lane=it.name, reason=_CANCELLED) for it in plan.empty if it.name not in known]
+        return PruneResult(lanes=tuple(lanes), is_cancelled=True)
+    finally:
+        deleted = sum(1 for it in lanes if not it.reason)
+        session.audit("prune", prefix=session.names.prefix, deleted=deleted, kept=plan.kept + total - deleted)
+    return PruneResult(lanes=tuple(lanes))
+
+
+class _Cancelled(Exception):
+    """The caller cancelled the prune while it waited."""
+
+
+def _management(session: BrokerSession) -> Management:
+    if not session.context.settings.declare:
+        raise CannotPrune(
+            problem="dlx_declare is False: the workers could not make a lane again. Prune with an app that may declare."
+        )
+    if session.management is None:
+        raise CannotPrune(
+            problem="prune needs the HTTP API, because AMQP does not show every message of a lane. "
+            f"{session.no_management}"
+        )
+    return session.management

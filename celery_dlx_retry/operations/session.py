@@ -1,0 +1,149 @@
+"""An app with an open connection to its broker: what most operations work on."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.lanes import existing_lanes
+from celery_dlx_retry.broker.peek import counts
+from celery_dlx_retry.broker.work_queues import declared_kind, found_kind, work_queue
+from celery_dlx_retry.errors import Forbidden
+from celery_dlx_retry.operations.app_queues import consumed_queues, known_work_queues, type_in_api
+from celery_dlx_retry.operations.audit import audit, current_user
+from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management
+from celery_dlx_retry.topology.ladder import rungs
+from celery_dlx_retry.topology.names import WorkQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from celery import Celery
+    from kombu.connection import Connection
+    from kombu.entity import Queue
+
+    from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.topology.names import Lane
+    from celery_dlx_retry.topology.specs import Topology
+
+
+@contextmanager
+def open_session(
+    app: Celery,
+    *,
+    queues: Iterable[str] = (),
+    management_url: str | None = None,
+    operator: str = "",
+    on_audit: Callable[[str], None] | None = None,
+) -> Iterator[BrokerSession]:
+    """Load the app's tasks, connect to its broker and find the HTTP API.
+
+    ``queues`` are work queues, by default all of the app. ``operator`` is the user in the audit log, by default the
+    user of this process. ``on_audit`` gets each line of the audit log. An error of the broker inside the ``with`` block
+    is a BrokerUnavailable.
+    """
+    named = list(queues)
+    with broker_errors(app):
+        consumed = consumed_queues(app, named)
+        with connection_of(app) as connection:
+            connect(connection)
+            management, reason = find_management(connection, management_url)
+            yield BrokerSession(
+                app=app,
+                connection=connection,
+                queues=consumed,
+                named=bool(named),
+                management=management,
+                no_management=reason,
+                operator=operator,
+                on_audit=on_audit,
+            )
+
+
+class BrokerSession:
+    """Made by ``open_session()``, for one thread."""
+
+    def __init__(  # noqa: PLR0913 - all keywords
+        self,
+        *,
+        app: Celery,
+        connection: Connection,
+        queues: list[Queue],
+        named: bool,
+        management: Management | None,
+        no_management: str,
+        operator: str,
+        on_audit: Callable[[str], None] | None,
+    ) -> None:
+        self.app, self.connection, self.queues = app, connection, queues
+        #: Whether the caller named the queues.
+        self.named = named
+        self.context = context_of(app)
+        self.names = self.context.names
+        self.management = management
+        #: Why the HTTP API cannot be used; empty if it can.
+        self.no_management = no_management
+        self.operator = operator or current_user()
+        self._on_audit = on_audit
+
+    def audit(self, action: str, **facts: Any) -> None:
+        """Write one line of the audit log."""
+        line = audit(action, by=self.operator, **facts)
+        if self._on_audit is not None:
+            self._on_audit(line)
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host of the connection."""
+        return self.connection.virtual_host or "/"
+
+    @property
+    def work_queues(self) -> list[WorkQueue]:
+        """The queues that workers consume."""
+        return [work_queue(queue) for queue in self.queues]
+
+    @cached_property
+    def types(self) -> dict[str, QueueType | None]:
+        """The types that these queues have on the broker; None if they are not known."""
+        facts = self.management.queues() if self.management else {}
+        return {
+            queue.name: type_in_api(facts, queue.name)
+            if queue.name in facts
+            else declared_kind(queue) or found_kind(self.connection, queue)
+            for queue in self.queues
+        }
+
+    @cached_property
+    def has_ladder(self) -> bool:
+        """Whether a process has made the ladder. This looks for two rungs: an operator may have deleted one."""
+        whole = rungs(self.names, self.context.ladder)
+        with suppress(Forbidden):  # for a user without the permission the ladder does not exist
+            return bool(counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]))
+        return False
+
+    def plan(self, *, ladder: bool = False) -> Topology:
+        """Return what must exist for these queues, with the ladder if it exists or ``ladder`` is set.
+
+        The first countdown of a work queue makes its landing queue, so a missing landing queue is not a difference.
+        """
+        whole = self.context.plan(self.queues, ladder=ladder or self.has_ladder)
+        if ladder or not self.has_ladder:
+            return whole
+        landings = {self.names.landing(queue) for queue in self.work_queues}
+        missing = landings.difference(counts(self.connection, landings))
+        return replace(
+            whole,
+            queues=tuple(it for it in whole.queues if it.name not in missing),
+            bindings=tuple(it for it in whole.bindings if it.queue not in missing),
+        )
+
+    def lanes(self) -> list[Lane]:
+        """Return all lanes and rungs that exist under our prefix, announced or not."""
+        known = dict.fromkeys([*self.work_queues, *(WorkQueue(name=name) for name in known_work_queues(self.app))])
+        return existing_lanes(
+            self.connection, self.names, possible=self.context.wait_queues(known), management=self.management
+        )
