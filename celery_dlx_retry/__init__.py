@@ -6,6 +6,7 @@ from celery_dlx_retry.policy.breaker import Breaker
 from celery_dlx_retry.policy.budget import Budget
 from celery_dlx_retry.policy.decision import DEAD, LET_FAIL, Custom, Delays, Exponential, Fixed, Linear, On, Policy
 from celery_dlx_retry.policy.jitter import FullJitter, ProportionalJitter
+from celery_dlx_retry.version import __version__
 from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.task import DLXRetryTask
 
@@ -27,6 +28,7 @@ __all__ = [
     "Policy",
     "ProportionalJitter",
     "RetryIn",
+    "__version__",
     "dlx_queue",
     "install",
 ]

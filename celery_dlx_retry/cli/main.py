@@ -1,4 +1,4 @@
-"""``celery dlx`` with all its commands, and the flags and the last words that ``celery worker`` gets."""
+"""``celery dlx`` with its commands; the flags of ``celery worker``, and its errors without a traceback."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from celery_dlx_retry.cli.permissions import permissions
 from celery_dlx_retry.cli.status import status, watch
 from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
 from celery_dlx_retry.cli.waiting import waiting
+from celery_dlx_retry.version import __version__
 
 
 @click.group(cls=CommandGroup)
+@click.version_option(__version__, message="%(version)s", help="Print the version of celery-dlx-retry.")
 def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 

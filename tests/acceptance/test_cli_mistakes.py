@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import click
 import pytest
 
+import celery_dlx_retry
 from celery_dlx_retry.cli import dlx as dlx_group
 from tests.acceptance.commandline import invoke
 
@@ -105,6 +107,11 @@ def groups(command, *path):
         yield path
         for name, each in command.commands.items():
             yield from groups(each, *path, name)
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert invoke("dlx", "--version").output == f"{version('celery-dlx-retry')}\n"
+    assert celery_dlx_retry.__version__ == version("celery-dlx-retry")
 
 
 @pytest.mark.parametrize("path", [*groups(dlx_group)], ids=" ".join)

@@ -16,6 +16,7 @@ PUBLIC_NAMES = 20
 
 #: Each may import itself, what stands before it, and these besides the standard library.
 LAYERS = {
+    "version": set(),
     "sentences": set(),
     "errors": set(),
     "events": set(),
