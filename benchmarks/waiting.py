@@ -34,7 +34,7 @@ from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
 from celery_dlx_retry.topology.specs import Topology
-from celery_dlx_retry.topology.wait_route import WaitKind, WaitRoute, choose, way
+from celery_dlx_retry.topology.wait_route import WaitKind, WaitRoute, choose, route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,7 +75,7 @@ def way_of(names: Names, queue: WorkQueue, delay_ms: int, wish: WaitKind) -> Wai
         limit_ms=SETTINGS.max_delay_ms,
         ladder=LADDER,
     )
-    return way(choice, names, queue, ladder=LADDER)
+    return route(choice, names, queue, ladder=LADDER)
 
 
 class Collector(threading.Thread):

@@ -19,7 +19,7 @@ from celery_dlx_retry.app.known_delays import announced_delays, validate_delays
 from celery_dlx_retry.app.known_lanes import Lanes
 from celery_dlx_retry.app.task_options import check_urls, choose_again, has_amqp, warn_elsewhere
 from celery_dlx_retry.broker.declare import check, declare
-from celery_dlx_retry.broker.expiring_lanes import LaneExpiry
+from celery_dlx_retry.broker.expiring_lanes import LaneRenewal
 from celery_dlx_retry.broker.lanes import MAKE_SECONDS, make_lanes, make_missing_lanes
 from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher
 from celery_dlx_retry.broker.work_queues import declare_if_missing, work_queue
@@ -29,7 +29,7 @@ from celery_dlx_retry.topology.ladder import Ladder, rungs
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import landing, shared_objects, work_queue_objects
 from celery_dlx_retry.topology.specs import Topology
-from celery_dlx_retry.topology.wait_route import LadderRoute, LaneRoute, WaitKind, choose, place, way
+from celery_dlx_retry.topology.wait_route import LadderRoute, LaneRoute, WaitKind, choose, place, route
 from celery_dlx_retry.topology.worker_objects import announced_lanes, possible_wait_queues, topology_without_lanes
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.dead_record import with_record
@@ -173,9 +173,9 @@ class AppContext:
         return conf.task_protocol == 2 and not any(others)  # noqa: PLR2004 - its name
 
     @cached_property
-    def leases(self) -> LaneExpiry:
+    def leases(self) -> LaneRenewal:
         """Of lanes that expire."""
-        return LaneExpiry(lease_ms=self.settings.lane_expires_ms - self.settings.lane_margin_ms)
+        return LaneRenewal(lease_ms=self.settings.lane_expires_ms - self.settings.lane_margin_ms)
 
     @cached_property
     def exact_lanes(self) -> frozenset[int]:
@@ -268,7 +268,7 @@ class AppContext:
             choice = LaneRoute(self.lanes.answering_ms(queue, choice.length_ms))
         self._ensure(queue, ladder=isinstance(choice, LadderRoute), quickly=quickly)
         expires_ms = self._lane_expires_ms(choice)
-        there = way(choice, self.names, queue, ladder=self.ladder, lane_expires_ms=expires_ms)
+        there = route(choice, self.names, queue, ladder=self.ladder, lane_expires_ms=expires_ms)
         if expires_ms and there.lane is not None:
             self.leases.renew(self.quick_publisher if quickly else self.publisher, self.names, there.lane)
         return replace(there, needs=self._around(queue) | there.needs)

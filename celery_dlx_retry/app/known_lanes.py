@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
-from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LanesInTheMaking, make_lanes
+from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LaneCreation, make_lanes
 from celery_dlx_retry.errors import LanesBusy, NoAnswer
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.lanes import lane_ms
 from celery_dlx_retry.topology.specs import Topology
-from celery_dlx_retry.topology.wait_route import LaneRoute, way
+from celery_dlx_retry.topology.wait_route import LaneRoute, route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Lanes:
         #: Every retry asks for the length of its lane three times.
         self._plain_length = functools.lru_cache(_MOST_DELAYS)(self._plain_lane_ms)
         self._seen: set[str] = set()
-        self._making: dict[str, LanesInTheMaking] = {}
+        self._making: dict[str, LaneCreation] = {}
         self._silent: dict[str, float] = {}
 
     def plain(self, queue: WorkQueue, delay_ms: int) -> WaitRoute | None:
@@ -68,7 +68,7 @@ class Lanes:
     def _way(self, queue: WorkQueue, length_ms: int) -> WaitRoute:
         key = queue.name, length_ms
         if key not in self._plain:
-            self._plain[key] = way(LaneRoute(length_ms), self._names, queue, ladder=self._ladder)
+            self._plain[key] = route(LaneRoute(length_ms), self._names, queue, ladder=self._ladder)
         return self._plain[key]
 
     def expects(self, there: WaitRoute) -> bool:
@@ -104,9 +104,9 @@ class Lanes:
         if self._is_silent(there):
             raise NoAnswer(name=lane.queues[0].name, seconds=ANSWER_SECONDS)
         # An error ends this attempt: the next retry starts from the beginning.
-        making = self._making.pop(there.place, None) or LanesInTheMaking(connection, self._names, lane)
+        making = self._making.pop(there.place, None) or LaneCreation(connection, self._names, lane)
         try:
-            left = making.go_on(connection)
+            left = making.advance(connection)
         except LanesBusy:
             left = BUSY_SECONDS
         except NoAnswer:

@@ -26,7 +26,7 @@ class BrokerAddress(NamedTuple):
         return f"{bracketed(self.host)}:{self.port}, virtual host {self.vhost!r}"
 
 
-def places(connection: Connection) -> list[BrokerAddress]:
+def addresses(connection: Connection) -> list[BrokerAddress]:
     """All that it may connect to: one, unless its URL names hosts to fail over to."""
     default = connection.transport.default_connection_params
     found = [(connection.hostname, connection.port, connection.virtual_host)]
@@ -44,7 +44,7 @@ def places(connection: Connection) -> list[BrokerAddress]:
 
 def shown(connection: Connection) -> str:
     """Return where a connection may lead, without credentials."""
-    return " or ".join(dict.fromkeys(map(str, places(connection))))
+    return " or ".join(dict.fromkeys(map(str, addresses(connection))))
 
 
 def _parts(url: str) -> tuple[str | None, int | None, str | None]:

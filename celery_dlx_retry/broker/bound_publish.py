@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FRESH_SECONDS = 1.0
 
 
-class WayBack:
+class WorkQueuePublisher:
     """Publishes to work queues through the return exchange.
 
     The exchange parks what it cannot route with the orphans, and the broker confirms that, too. So each queue is bound
@@ -41,7 +41,7 @@ class WayBack:
         self._publisher, self._exchange = publisher, names.return_exchange()
         self._bound_at: dict[str, float] = {}
 
-    def put(self, queue: str, message: Message) -> None:
+    def publish(self, queue: str, message: Message) -> None:
         """Publish; raise Unroutable if the queue does not exist, Forbidden if the broker user may not write to it."""
         with self._publisher.producer() as producer:
             if time.monotonic() - self._bound_at.get(queue, -FRESH_SECONDS) >= FRESH_SECONDS:
@@ -51,7 +51,9 @@ class WayBack:
             producer.publish_message(message, exchange=self._exchange, routing_key=queue)
 
 
-def put(publisher: Publisher, names: Names, queue: str, message: Message, *, as_found: bool = False) -> None:
+def publish_to_queue(
+    publisher: Publisher, names: Names, queue: str, message: Message, *, as_found: bool = False
+) -> None:
     """Publish into a queue that is no work queue; raise PublishError if the message is not there then."""
     with publisher.producer(mend=partial(_bind, exchange=names.lanes(), queue=queue)) as producer:
         producer.publish_message(message, exchange=names.lanes(), routing_key=queue, as_found=as_found)

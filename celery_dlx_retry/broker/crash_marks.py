@@ -17,7 +17,7 @@ from amqp import spec
 from amqp.exceptions import NotFound
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.topology.specs import BindingSpec, ExchangeSpec, QueueSpec, Topology
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
     Its own marks are of runs that go on, or were cancelled, when a connection broke and the broker delivered again.
     """
     with publisher.connection() as connection, closing(connection.channel()) as channel:
-        guard(connection)
+        accept_undecodable_headers(connection)
         try:
             channel.queue_declare(marks.name, passive=True)
         except NotFound:

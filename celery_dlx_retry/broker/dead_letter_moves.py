@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from amqp.exceptions import AMQPError
 from amqp.serialization import dumps, loads
 
-from celery_dlx_retry.broker.bound_publish import WayBack, put
+from celery_dlx_retry.broker.bound_publish import WorkQueuePublisher, publish_to_queue
 from celery_dlx_retry.broker.dead_letters import reading
 from celery_dlx_retry.broker.paged_reader import PAGE
 from celery_dlx_retry.broker.sync_publisher import PROBE, kept_properties
@@ -49,7 +49,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
 
     ``destination`` names another queue for a letter, or raises a LetterError to keep it.
     """
-    way_back = WayBack(publisher, names)
+    work_queues = WorkQueuePublisher(publisher, names)
     with reading(connection, queue, page=page) as letters:
         for acknowledge, letter in letters:
             if not wanted(letter):
@@ -58,7 +58,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
                 to_queue = destination(letter) if destination else letter.record.queue
                 message = change(letter.message) if change else letter.message
                 replayed = message.with_headers(for_replay(message.headers))
-                way_back.put(to_queue, replayed)
+                work_queues.publish(to_queue, replayed)
             except (Unroutable, Unpublishable, Forbidden, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue
@@ -83,7 +83,7 @@ def rewrite(  # noqa: PLR0913 - which, where, how
             changed = change(letter.message)
             # The record is written out: what the broker alone knew of its death is not told of a new message.
             changed = changed.with_headers(with_record(changed.headers, letter.record))
-            put(publisher, names, queue, changed)
+            publish_to_queue(publisher, names, queue, changed)
             acknowledge()
             yield letter
 
@@ -119,7 +119,7 @@ def takes_body(publisher: Publisher, names: Names, size: int) -> bool:
     """Whether the broker takes a body of so many bytes: it refuses one over its ``max_message_size``."""
     message = Message(body=bytes(size), content_type=None, content_encoding=None, headers={}, properties={})
     try:
-        put(publisher, names, PROBE, message)
+        publish_to_queue(publisher, names, PROBE, message)
     except Unroutable:  # it read the message, and no queue has this name
         return True
     except Unpublishable:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, InternalError, NotFound, PreconditionFailed
 
-from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.broker.paged_reader import give_back
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
 from celery_dlx_retry.topology.specs import Topology
@@ -97,10 +97,10 @@ def _lead(channel: Any, topology: Topology) -> None:
 def _is_settled(connection: Connection, topology: Topology) -> bool:
     """Whether no quorum queue is new: a queue whose exchange is missing may be another process's, made just now."""
     quorum = tuple(queue for queue in topology.queues if queue.is_quorum)
-    return not quorum or stands(connection, Topology(queues=quorum, exchanges=topology.exchanges))
+    return not quorum or exists(connection, Topology(queues=quorum, exchanges=topology.exchanges))
 
 
-def stands(connection: Connection, topology: Topology) -> bool:
+def exists(connection: Connection, topology: Topology) -> bool:
     """Return whether all its queues and exchanges exist."""
     try:
         check(connection, topology)
@@ -112,7 +112,7 @@ def stands(connection: Connection, topology: Topology) -> bool:
 def _unreached(connection: Connection, topology: Topology) -> set[str]:
     """Queues that an exchange which does not stand is to lead to."""
     missing = {
-        exchange.name for exchange in topology.exchanges if not stands(connection, Topology(exchanges=(exchange,)))
+        exchange.name for exchange in topology.exchanges if not exists(connection, Topology(exchanges=(exchange,)))
     }
     return {binding.queue for binding in topology.bindings if binding.exchange in missing}
 
@@ -131,7 +131,7 @@ def require_answers(connection: Connection, names: list[str]) -> None:
         try:
             separate.connection.transport.sock.settimeout(ANSWER_SECONDS)
             channel = separate.default_channel
-            guard(separate)
+            accept_undecodable_headers(separate)
             for name in names:
                 with suppress(AccessRefused):  # this user may not look
                     _require_answer(channel, name)

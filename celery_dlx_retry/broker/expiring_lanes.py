@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.topology.specs import Topology
 
 
-class LaneExpiry:
+class LaneRenewal:
     """When this process last declared which lane; others do the same for themselves."""
 
     def __init__(self, *, lease_ms: int) -> None:

@@ -62,7 +62,7 @@ _WITH_LENGTH = (b"S", b"x", b"F", b"A")
 _UNDECODABLE = (ValueError, OverflowError, OSError, RecursionError, LookupError, struct.error, AMQPError)
 
 
-def guard(connection: Connection) -> None:
+def accept_undecodable_headers(connection: Connection) -> None:
     """Let an open connection deliver every message, however its headers are made.
 
     What cannot be decoded is taken out of the message, and its bytes are in the header ``dlx-unreadable``.

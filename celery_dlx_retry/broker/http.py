@@ -115,8 +115,8 @@ class _TimedReader(io.RawIOBase):
 
 def _connected(host: str, port: int, deadline: _Deadline) -> socket.socket:
     problem: OSError | None = None
-    for dead_letter_key, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(dead_letter_key, kind, protocol)
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(min(deadline.left(), _CONNECT_SECONDS))
             sock.connect(address)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, declare_queues, require_answers, stands
+from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, declare_queues, exists, require_answers
 from celery_dlx_retry.broker.lane_lock import LaneLock
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.errors import LanesBusy
@@ -48,7 +48,7 @@ def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) ->
     first message for it closes its channel, and the result of every publish beside it is unknown then.
     """
     missing = {it.name for it in lanes.queues if not _exists(connection, it.name)}
-    unled = {it.name for it in lanes.exchanges if not stands(connection, Topology(exchanges=(it,)))}
+    unled = {it.name for it in lanes.exchanges if not exists(connection, Topology(exchanges=(it,)))}
     missing |= {it.queue for it in lanes.bindings if it.exchange in unled}
     declare_queues(connection, Topology(queues=tuple(it for it in lanes.queues if it.name not in missing)))
     if missing:
@@ -57,11 +57,11 @@ def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) ->
 
 def make_lanes(connection: Connection, names: Names, lanes: Topology, *, within: float = MAKE_SECONDS) -> None:
     """Declare and bind these lanes, also if they exist; wait for them, and that many seconds for the lock."""
-    making = LanesInTheMaking(connection, names, lanes)
+    making = LaneCreation(connection, names, lanes)
     deadline = time.monotonic() + within
     while True:
         try:
-            if not (pause := making.go_on(connection)):
+            if not (pause := making.advance(connection)):
                 return
         except LanesBusy:
             if time.monotonic() > deadline:
@@ -70,8 +70,8 @@ def make_lanes(connection: Connection, names: Names, lanes: Topology, *, within:
         time.sleep(pause)  # noqa: TID251 - the broker does not say when a queue has settled, or a lock is free
 
 
-class LanesInTheMaking:
-    """Makes lanes in steps, for an event loop that must not wait: call ``go_on()`` until it returns 0.
+class LaneCreation:
+    """Makes lanes in steps, for an event loop that must not wait: call ``advance()`` until it returns 0.
 
     A quorum queue gets time to settle before it is bound: see SETTLE_SECONDS. The age of a queue that exists is not
     known, so it gets the same time. `prune` may delete a queue that is not bound yet: it is declared again then.
@@ -81,7 +81,7 @@ class LanesInTheMaking:
         self._names, self._lanes, self._not_before = names, lanes, 0.0
         self._declare(connection)
 
-    def go_on(self, connection: Connection) -> float:
+    def advance(self, connection: Connection) -> float:
         """Bind the lanes if it is time; return 0 if they are made, else after how many seconds to call this again.
 
         Raise LanesBusy if another process holds the lock just now, NoAnswer if a queue does not answer.
@@ -116,7 +116,7 @@ class LanesInTheMaking:
 
 
 def _exists(connection: Connection, queue: str) -> bool:
-    return stands(connection, Topology(queues=(QueueSpec(name=queue),)))
+    return exists(connection, Topology(queues=(QueueSpec(name=queue),)))
 
 
 def _only(lanes: Topology, names: set[str]) -> Topology:

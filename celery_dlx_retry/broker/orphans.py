@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.bound_publish import WayBack
-from celery_dlx_retry.broker.peek import counts, looking
+from celery_dlx_retry.broker.bound_publish import WorkQueuePublisher
+from celery_dlx_retry.broker.peek import counts, peek
 from celery_dlx_retry.errors import Forbidden, Nacked, Unpublishable, Unroutable
 from celery_dlx_retry.wire.headers import without_broker_headers
 
@@ -37,14 +37,14 @@ def return_orphans(connection: Connection, names: Names, queues: Collection[str]
     Published, confirmed, acknowledged: a crash in between doubles one at most. The connection is for this call alone.
     """
     returned, open_queues = 0, set(queues)
-    way_back = WayBack(publisher, names)
-    with looking(connection, names.orphans(), kind=names.kind) as messages:
+    work_queues = WorkQueuePublisher(publisher, names)
+    with peek(connection, names.orphans(), kind=names.kind) as messages:
         for seen in messages:
             if seen.routing_key not in open_queues:
                 continue
             message = seen.message.with_headers(without_broker_headers(seen.message.headers))
             try:
-                way_back.put(seen.routing_key, message)
+                work_queues.publish(seen.routing_key, message)
             except Unpublishable:
                 continue  # its own fault: it stays, and the others go on
             except (Unroutable, Nacked, Forbidden):

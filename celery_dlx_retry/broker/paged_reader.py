@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import ResourceError
 
-from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.wire.message import Message
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Reader:
             if not self._channels:
                 raise
             return  # the broker grants no more: the last one has to do, in whatever order
-        guard(self._connection)
+        accept_undecodable_headers(self._connection)
         channel.auto_decode = False
         self._channels.append(channel)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import AccessRefused, AMQPError, NotFound
 
-from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.broker.paged_reader import Reader, message_of
 from celery_dlx_retry.errors import Forbidden, Missing, QueueBusy
 
@@ -41,7 +41,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peeked:
+class PeekedMessage:
     """A message in its queue; ``acknowledge`` takes it out."""
 
     message: Message
@@ -66,9 +66,9 @@ def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
 
 
 @contextmanager
-def looking(
+def peek(
     connection: Connection, queue: str, *, kind: QueueType, limit: int | None = None
-) -> Iterator[Iterator[Peeked]]:
+) -> Iterator[Iterator[PeekedMessage]]:
     """The first messages of a queue, oldest first; what is not acknowledged goes back when the block ends.
 
     They are delivered to a consumer, which is fast, and lets others see that the queue is in use: the broker would
@@ -101,7 +101,7 @@ def may_read(queue: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[Peeked]]:
+def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[PeekedMessage]]:
     with closing(connection.channel()) as channel, _there(queue):
         counted = _alone(channel, queue).message_count
     reader = Reader(connection, queue)
@@ -115,9 +115,9 @@ def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[Peeked]]:
 
 
 @contextmanager
-def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[Iterator[Peeked]]:
+def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[Iterator[PeekedMessage]]:
     with closing(connection.channel()) as channel:
-        guard(connection)
+        accept_undecodable_headers(connection)
         channel.auto_decode = False
         with _there(queue):
             counted = channel.queue_declare(queue, passive=True).message_count
@@ -178,8 +178,8 @@ def _deliveries(connection: Connection, channel: Any, arrived: deque[Any], *, mo
         yield arrived.popleft()
 
 
-def _one(raw: Any, acknowledge: Callable[[], None]) -> Peeked:
-    return Peeked(
+def _one(raw: Any, acknowledge: Callable[[], None]) -> PeekedMessage:
+    return PeekedMessage(
         message=message_of(raw),
         exchange=raw.delivery_info["exchange"],
         routing_key=raw.delivery_info["routing_key"],

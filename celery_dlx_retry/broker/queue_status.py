@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_dlx_retry.broker.peek import Counts, counts, looking
+from celery_dlx_retry.broker.peek import Counts, counts, peek
 from celery_dlx_retry.broker.waiting import waiting
 from celery_dlx_retry.errors import Forbidden, QueueBusy
 from celery_dlx_retry.wire.dead_record import record_of
@@ -121,7 +121,7 @@ def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None
         for task in waiting(connection, lane, limit=1):
             return task.since_ms, task.due_ms
         return None, None
-    with looking(connection, name, kind=kind, limit=1) as messages:
+    with peek(connection, name, kind=kind, limit=1) as messages:
         for seen in messages:
             record = record_of(seen.message.headers)
             return (record.died_at_ms or None if record else None), None

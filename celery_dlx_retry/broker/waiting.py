@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.peek import looking
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.errors import Unpublishable, Unroutable
 from celery_dlx_retry.wire.header_numbers import LAST_MS, ms_since_1970, retries_of
 from celery_dlx_retry.wire.headers import history_of, parked_at_ms_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.broker.peek import Peeked
+    from celery_dlx_retry.broker.peek import PeekedMessage
     from celery_dlx_retry.topology.names import Lane
 
 
@@ -49,7 +49,7 @@ def waiting(
     # The first ones of a lane are enough, and nothing else is held up. Not with a filter, nor on a rung, where one that
     # came later may be due before.
     first = limit if wanted is None and not lane.is_rung else None
-    with looking(connection, lane.name, kind=lane.kind, limit=first) as messages:
+    with peek(connection, lane.name, kind=lane.kind, limit=first) as messages:
         tasks = (waiting_task(seen, lane) for seen in messages)
         found = (task for task in tasks if wanted is None or wanted(task))
         if not lane.is_rung:
@@ -66,7 +66,7 @@ def due(task: WaitingTask) -> float:
 
 
 def take(
-    connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[Peeked, WaitingTask], None]
+    connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[PeekedMessage, WaitingTask], None]
 ) -> Generator[tuple[WaitingTask, Unroutable | Unpublishable | None], None, None]:
     """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
 
@@ -74,7 +74,7 @@ def take(
     stops in between has duplicated one at most. Ids that were found are taken off ``task_ids``: a task that runs and
     fails at once is back in its lane before we have left it, and has had its turn.
     """
-    with looking(connection, lane.name, kind=lane.kind) as messages:
+    with peek(connection, lane.name, kind=lane.kind) as messages:
         for seen in messages:
             task = waiting_task(seen, lane)
             if task.task_id not in task_ids:
@@ -89,7 +89,7 @@ def take(
             yield task, None
 
 
-def waiting_task(seen: Peeked, lane: Lane) -> WaitingTask:
+def waiting_task(seen: PeekedMessage, lane: Lane) -> WaitingTask:
     """Read a waiting task from its headers. In a shared lane and on a rung the routing key is the work queue."""
     headers = seen.message.headers
     history = history_of(headers)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.deadletters.fingerprint import Fingerprint, fingerprint
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.topology.names import is_orphans_way, waited_for
+from celery_dlx_retry.topology.names import is_orphan_exchange, work_queue_of
 from celery_dlx_retry.wire.dead_record import DeadRecord, last_death, record_of
 from celery_dlx_retry.wire.headers import Failure, history_of, replays_of
 from celery_dlx_retry.wire.message import Message
@@ -71,7 +71,7 @@ def facts_of(letter: DeadMessage) -> dict[str, Any]:
 
 def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> DeadRecord:
     record = record_of(headers)
-    work_queue = routing_key if is_orphans_way(exchange) else _orphan_of(headers)
+    work_queue = routing_key if is_orphan_exchange(exchange) else _orphan_of(headers)
     if work_queue:
         # An orphan: it waited, and its work queue was gone.
         return replace(
@@ -87,7 +87,7 @@ def _orphan_of(headers: Mapping[str, Any]) -> str:
         return ""
     keys = death.get("routing-keys")
     key = str(keys[0]) if isinstance(keys, list) and keys else ""
-    return waited_for(str(death.get("queue", "")), key)
+    return work_queue_of(str(death.get("queue", "")), key)
 
 
 def _foreign(headers: Mapping[str, Any]) -> DeadRecord:

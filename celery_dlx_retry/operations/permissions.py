@@ -11,7 +11,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.broker.work_queues import work_queue
 from celery_dlx_retry.operations.app_queues import consumed_queues
-from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, territory
+from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, name_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,10 +45,10 @@ def list_permissions(app: Celery, *, queues: Iterable[str] = (), roles: Iterable
     """Return the least permissions of these roles, by default of all ROLES. This needs no broker."""
     consumed = consumed_queues(app, queues)
     exchanges = exchanges_of_tasks(app)
-    names = territory(
+    names = name_patterns(
         context_of(app).names,
         work=_work(consumed),
-        families=[work_queue(queue).dead_letter_key for queue in consumed],
+        dead_letter_keys=[work_queue(queue).dead_letter_key for queue in consumed],
         celery=_of_celery(app),
         exchanges=[literal(name) for name in exchanges if name],
         sends_by_name="" in exchanges,

@@ -19,7 +19,7 @@ from celery_dlx_retry.wire.dead_record import DeadRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from celery_dlx_retry.broker.peek import Peeked
+    from celery_dlx_retry.broker.peek import PeekedMessage
     from celery_dlx_retry.broker.waiting import WaitingTask
     from celery_dlx_retry.operations.session import BrokerSession
     from celery_dlx_retry.topology.names import Lane
@@ -125,7 +125,7 @@ def run_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Mon
     """Put waiting tasks on their work queues now. The others keep their places and their time."""
     publisher = session.context.publisher
 
-    def to_work_queue(seen: Peeked, task: WaitingTask) -> None:
+    def to_work_queue(seen: PeekedMessage, task: WaitingTask) -> None:
         # The route that the message takes when it is due. In a shared lane and on a rung the sender chose the routing
         # key, and this exchange leads to work queues only.
         lane = session.names.lane_of(task.lane)
@@ -144,7 +144,7 @@ def cancel_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: 
     """Make dead letters of waiting tasks, with the reason ``requested``. A replay undoes it."""
     queues = session.app.amqp.queues
 
-    def to_dead_letters(seen: Peeked, task: WaitingTask) -> None:
+    def to_dead_letters(seen: PeekedMessage, task: WaitingTask) -> None:
         alias = queues[task.queue].alias if dict.__contains__(queues, task.queue) else None
         try:
             letters = session.names.dead_letters(alias or task.queue)
@@ -163,7 +163,7 @@ def _move(
     session: BrokerSession,
     action: str,
     task_ids: Iterable[str],
-    hand_over: Callable[[Peeked, WaitingTask], None],
+    hand_over: Callable[[PeekedMessage, WaitingTask], None],
     *,
     monitor: Monitor,
 ) -> MovedTasks:

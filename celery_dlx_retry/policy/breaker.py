@@ -81,7 +81,7 @@ class Circuit:
     has_succeeded: bool = False
     since_ms: int = 0
 
-    def asked(self, *, now_ms: int) -> tuple[Circuit, bool]:
+    def admit(self, *, now_ms: int) -> tuple[Circuit, bool]:
         """The state after a message asked to be run, and whether it may."""
         circuit = self._at(now_ms)
         if circuit.quota is None:
@@ -90,7 +90,7 @@ class Circuit:
             return replace(circuit, started=circuit.started + 1), True
         return replace(circuit, parked=circuit.parked + 1), False
 
-    def told(self, outcome: Outcome, *, now_ms: int) -> Circuit:
+    def record(self, outcome: Outcome, *, now_ms: int) -> Circuit:
         """The state after a run."""
         if outcome is Outcome.SUCCESS:
             return self._succeeded(now_ms)

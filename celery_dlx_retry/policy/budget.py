@@ -10,7 +10,7 @@ from celery_dlx_retry.errors import InvalidPolicy
 from celery_dlx_retry.policy.decision import Dead, Decision, Wait
 from celery_dlx_retry.policy.policies import DEAD, MAX_DELAY_MS, Verdict
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.values.durations import Seconds, exact, is_count, is_number, to_ms
+from celery_dlx_retry.values.durations import Seconds, as_fraction, is_count, is_number, to_ms
 
 _MINUTE_MS: Final = 60_000
 
@@ -79,7 +79,7 @@ class Account:
     def after_first_attempt(self, *, now_ms: int) -> Account:
         """It has paid in."""
         share = self.budget.share
-        return self._at(now_ms)._with(Fraction(0) if share is None else exact(share))  # noqa: SLF001 - our own
+        return self._at(now_ms)._with(Fraction(0) if share is None else as_fraction(share))  # noqa: SLF001 - our own
 
     def after_retry(self, *, now_ms: int) -> tuple[Account, bool]:
         """The account after somebody wanted a retry, and whether it was paid for."""
@@ -95,14 +95,14 @@ class Account:
     def _at(self, now_ms: int) -> Account:
         rate = self.budget.per_minute
         passed_ms = max(0, now_ms - self.at_ms)
-        income = Fraction(0) if rate is None else exact(rate) * passed_ms / _MINUTE_MS
+        income = Fraction(0) if rate is None else as_fraction(rate) * passed_ms / _MINUTE_MS
         return replace(self._with(income), at_ms=self.at_ms + passed_ms)
 
     def _with(self, amount: Fraction) -> Account:
         return replace(self, balance=min(self.balance + amount, Fraction(self.budget.reserve)))
 
 
-def beyond(budget: Budget | None, wait: Wait) -> Decision:
+def over_budget(budget: Budget | None, wait: Wait) -> Decision:
     """What becomes of a retry that was to wait and is beyond the budget; without one, that a full lane refused."""
     if budget is None or budget.over is DEAD:
         return Dead(Reason.BUDGET)

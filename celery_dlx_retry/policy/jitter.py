@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from celery_dlx_retry.errors import InvalidPolicy
-from celery_dlx_retry.values.durations import exact, is_number
+from celery_dlx_retry.values.durations import as_fraction, is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class ProportionalJitter:
 
     def apply(self, delay_ms: int, chance: float) -> int:
         """``chance`` is uniform in [0, 1)."""
-        spread = int(delay_ms * exact(self.share))
+        spread = int(delay_ms * as_fraction(self.share))
         return delay_ms - spread + _share_of(2 * spread + 1, chance)
 
     def longest_within(self, limit_ms: int) -> int:
         """The longest delay that it never makes longer than this."""
-        return int(limit_ms / (1 + exact(self.share)))
+        return int(limit_ms / (1 + as_fraction(self.share)))
 
 
 Jitter: TypeAlias = FullJitter | ProportionalJitter

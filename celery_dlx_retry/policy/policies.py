@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 from celery_dlx_retry.policy.jitter import FullJitter, Jitter, ProportionalJitter
-from celery_dlx_retry.values.durations import Seconds, exact, is_count, is_number, to_ms
+from celery_dlx_retry.values.durations import Seconds, as_fraction, is_count, is_number, to_ms
 from celery_dlx_retry.values.escaping import escaped
 
 logger = escaped(logging.getLogger(__name__))
@@ -209,7 +209,7 @@ class Exponential(Policy):
         if type(self.factor) is int and 1 <= retry <= _FEW_RETRIES:
             delay_ms: int = start_ms * self.factor ** (retry - 1)  # as most are, and less work
             return min(delay_ms, limit_ms)
-        factor = exact(self.factor)
+        factor = as_fraction(self.factor)
         growth = _DECIMAL.power(_DECIMAL.divide(factor.numerator, factor.denominator), retry - 1)
         delay = _DECIMAL.multiply(start_ms, growth)
         return limit_ms if delay >= limit_ms else int(delay.to_integral_value(ROUND_CEILING))

@@ -61,7 +61,7 @@ def headers_of(steps: tuple[int, ...]) -> dict[str, bool]:
     return {_header(number): True for number in steps}
 
 
-def skipped(names: Names, ladder: Ladder, headers: Mapping[Any, Any]) -> set[int]:
+def skipped_rungs(names: Names, ladder: Ladder, headers: Mapping[Any, Any]) -> set[int]:
     """The rungs that a message which has come down was to wait on and did not: they have lost their queue."""
     deaths = headers.get("x-death")
     rows = deaths if isinstance(deaths, list) else ()

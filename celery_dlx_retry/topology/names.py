@@ -184,12 +184,12 @@ class Names:
         return digest[:16] if self.bulkheads is None else f"{int(digest, 16) % self.bulkheads:03d}"
 
 
-def is_orphans_way(exchange: str) -> bool:
+def is_orphan_exchange(exchange: str) -> bool:
     """Return whether an orphan was published to this exchange: it leads back to work queues, or down the ladder."""
     return any(part in exchange for part in (".v1.return.", ".v1.ladder.", ".v2.ladder.", ".v2.landing."))
 
 
-def waited_for(wait_queue: str, routing_key: str) -> str:
+def work_queue_of(wait_queue: str, routing_key: str) -> str:
     """Return the work queue of a message that waited in this queue under this routing key; empty if it is not ours."""
     found = re.fullmatch(rf".+?\.(?:{_LANE.pattern})", wait_queue, re.ASCII | re.DOTALL)
     if found and found["way"] == "wait":

@@ -71,11 +71,11 @@ class WorkNames:
     is_declared: bool = True
 
 
-def territory(  # noqa: PLR0913 - all that names depend on
+def name_patterns(  # noqa: PLR0913 - all that names depend on
     names: Names,
     *,
     work: Iterable[WorkNames],
-    families: Iterable[str],
+    dead_letter_keys: Iterable[str],
     celery: Iterable[str],
     exchanges: Iterable[str] = (),
     sends_by_name: bool = True,
@@ -88,7 +88,7 @@ def territory(  # noqa: PLR0913 - all that names depend on
         exchanges=_once([*(name for it in work for name in it.exchanges), *exchanges]),
         declared_queues=_once(it.queue for it in declared),
         declared_exchanges=_once(name for it in declared for name in it.exchanges),
-        dead=_once(literal(names.dead_letters(dead_letter_key)) for dead_letter_key in families),
+        dead=_once(literal(names.dead_letters(dead_letter_key)) for dead_letter_key in dead_letter_keys),
         ours=rf"{prefix}\.v[12]\..*",
         waiting=rf"{prefix}\.v2\..*",
         celery=_once(celery),

@@ -72,7 +72,7 @@ def choose(  # noqa: PLR0913 - all that the choice depends on
     return LadderRoute(steps, ladder.length_ms(steps))
 
 
-def way(
+def route(
     choice: LaneRoute | LadderRoute, names: Names, queue: WorkQueue, *, ladder: Ladder, lane_expires_ms: int = 0
 ) -> WaitRoute:
     """Return the way of a message of this work queue."""

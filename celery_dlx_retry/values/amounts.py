@@ -36,7 +36,7 @@ def share(text: str) -> Fraction | None:
 
 
 @dataclass(slots=True)
-class Pace:
+class Rate:
     """A steady rate: each step has its moment, counted from the start, so that no error adds up."""
 
     per_second: Fraction

@@ -28,7 +28,7 @@ def to_ms(value: Seconds, *, what: str) -> int:
         # Not total_seconds(): that is a float, and loses microseconds beyond 270 years.
         milliseconds = Fraction(value // timedelta(microseconds=1), 1000)
     elif is_number(value):
-        milliseconds = exact(value) * 1000
+        milliseconds = as_fraction(value) * 1000
     else:
         raise InvalidDelay(what=what, value=value)
     if milliseconds < 0:
@@ -61,7 +61,7 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-def exact(value: float) -> Fraction:
+def as_fraction(value: float) -> Fraction:
     """Give the number that was typed: 1.1 is 11/10, not 1.100000000000000088…, which would round up to 1101 ms."""
     # float's own repr, because subclasses (NumPy's) print themselves differently.
     return Fraction(float.__repr__(value)) if isinstance(value, float) else Fraction(value)

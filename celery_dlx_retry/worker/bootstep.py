@@ -22,7 +22,7 @@ from click import ClickException
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.declare import check
-from celery_dlx_retry.broker.header_frames import guard
+from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
 from celery_dlx_retry.broker.work_queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.errors import (
@@ -212,7 +212,7 @@ class StartWatch(StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Called at every connect."""
-        guard(consumer.connection)
+        accept_undecodable_headers(consumer.connection)
         self._over = threading.Event()
         threading.Thread(target=_report, args=(consumer, self._over), name="dlx-start-watch", daemon=True).start()
 

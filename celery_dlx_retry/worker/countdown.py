@@ -13,10 +13,10 @@ from kombu.utils.functional import fxrange
 from celery_dlx_retry.app.clock import delay_ms, due_at, eta_header, is_due
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import NoRouter, destination, routed
-from celery_dlx_retry.broker.address import places
+from celery_dlx_retry.broker.address import addresses
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.events import CountdownScheduled, emit
-from celery_dlx_retry.topology.ladder import skipped
+from celery_dlx_retry.topology.ladder import skipped_rungs
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.headers import COPIES, without_broker_headers
@@ -127,7 +127,7 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
     """Return when the broker has it."""
     context = context_of(task.app)
     queue = context.queue_of(message)
-    if gone := skipped(context.names, context.ladder, message.headers):
+    if gone := skipped_rungs(context.names, context.ladder, message.headers):
         # Somebody deleted a wait queue. Without it this message would go round and round.
         logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone))
         context.mend_ladder()
@@ -154,7 +154,7 @@ def _goes_elsewhere(app: Celery, options: Mapping[str, Any]) -> bool:
     if given is None:
         return False
     ours = app.connection_for_write()
-    return not set(places(given)) & set(places(ours))
+    return not set(addresses(given)) & set(addresses(ours))
 
 
 def _pauses(app: Celery, options: Mapping[str, Any]) -> Iterator[float]:

@@ -45,7 +45,7 @@ class ProcessBreaker:
         """Whether a message may run now."""
         with self._lock:
             before = self._circuit
-            self._circuit, may_run = before.asked(now_ms=steady_ms())
+            self._circuit, may_run = before.admit(now_ms=steady_ms())
         self._emit(before)
         return may_run
 
@@ -53,7 +53,7 @@ class ProcessBreaker:
         """What became of it."""
         with self._lock:
             before = self._circuit
-            self._circuit = before.told(outcome, now_ms=steady_ms())
+            self._circuit = before.record(outcome, now_ms=steady_ms())
         self._emit(before)
 
     def _emit(self, before: Circuit) -> None:

@@ -10,7 +10,7 @@ from celery.exceptions import Reject, Retry
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
 from celery_dlx_retry.errors import DLXError, Nacked, RetryNotPublished
-from celery_dlx_retry.policy.budget import beyond
+from celery_dlx_retry.policy.budget import over_budget
 from celery_dlx_retry.policy.decision import Dead, Wait
 from celery_dlx_retry.policy.reasons import Reason
 
@@ -72,14 +72,14 @@ def retry_within(task: Any, attempt: RunState, ask: Callable[..., Any], wait: Wa
             if purse is not None:
                 purse.give_back()  # it could not be published, and will be asked for again
             raise
-    decision = beyond(purse.budget, wait)
+    decision = over_budget(purse.budget, wait)
     return _ask(task, attempt, ask, decision, _when(decision, when))
 
 
 def charged(task: Any, wait: Wait) -> Decision:
     """The same decision where Celery is not asked: the wait if it is paid for, and what the budget says if not."""
     purse = purse_of(task)
-    return wait if purse is None or purse.draw() else beyond(purse.budget, wait)
+    return wait if purse is None or purse.draw() else over_budget(purse.budget, wait)
 
 
 def refused(task: Any, wait: Wait, problem: Any) -> Decision | None:
@@ -87,7 +87,7 @@ def refused(task: Any, wait: Wait, problem: Any) -> Decision | None:
     if not isinstance(problem, Nacked) or context_of(task.app).settings.max_waiting is None:
         return None
     purse = purse_of(task)
-    decision = beyond(None if purse is None else purse.budget, wait)
+    decision = over_budget(None if purse is None else purse.budget, wait)
     # A lane that is just as full.
     return Dead(Reason.BUDGET) if decision == wait else decision
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.address import places
+from celery_dlx_retry.broker.address import addresses
 
 if TYPE_CHECKING:
     from celery_dlx_retry.testing import RabbitMQ
@@ -20,7 +20,7 @@ class Tenancy:
     def __init__(self, broker: RabbitMQ, management: Any, vhost: str) -> None:
         self.vhost, self._management = vhost, management
         self._users: list[str] = []
-        (place,) = places(Connection(broker.url))
+        (place,) = addresses(Connection(broker.url))
         self._address = f"{place.host}:{place.port}/{quote(vhost, safe='')}"
         self._quoted = quote(vhost, safe="")
         management.call("PUT", f"/vhosts/{self._quoted}", {})

@@ -16,7 +16,7 @@ from kombu.utils.url import url_to_parts
 from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.peek import looking
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.topology.objects import work_queue_objects
 from tests.acceptance.commandline import invoke
@@ -111,7 +111,7 @@ def test_who_waits_is_listed_and_filtered(project, dlx, waiting):
 def test_a_lane_that_somebody_looks_into_is_told_and_the_others_are_shown(project, dlx, waiting):
     lane = project.grid_lane(WAIT_SECONDS * 1000)
     kind = project.names.kind
-    with Connection(project.url) as connection, looking(connection, lane, kind=kind) as messages:
+    with Connection(project.url) as connection, peek(connection, lane, kind=kind) as messages:
         assert len(list(messages)) == 3
 
         status = dlx("status")

@@ -20,7 +20,7 @@ from celery_dlx_retry.topology.ladder import Ladder, rungs
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import landing, shared_objects, work_queue_objects
 from celery_dlx_retry.topology.specs import Topology
-from celery_dlx_retry.topology.wait_route import LaneRoute, way
+from celery_dlx_retry.topology.wait_route import LaneRoute, route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -75,7 +75,7 @@ class Bench:
     def lane(self, work: WorkQueue, delay_ms: int, *, expires_ms: int = 0, names: Names | None = None) -> WaitRoute:
         """Make the lane of a work queue; return how to publish to it."""
         names = names or self.names
-        there = way(LaneRoute(delay_ms), names, work, ladder=Ladder.of(Settings()), lane_expires_ms=expires_ms)
+        there = route(LaneRoute(delay_ms), names, work, ladder=Ladder.of(Settings()), lane_expires_ms=expires_ms)
         self.declare_topology(there.lane)
         return there
 

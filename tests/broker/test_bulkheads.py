@@ -8,7 +8,7 @@ from support import eventually, put
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
-from celery_dlx_retry.topology.wait_route import LadderRoute, way
+from celery_dlx_retry.topology.wait_route import LadderRoute, route
 
 BLOCKED, HEALTHY = 60, 50  # 32 in flight block a lane
 LADDER = Ladder(resolution_ms=100, rungs=4)
@@ -44,7 +44,7 @@ def test_a_full_work_queue_holds_up_no_countdown_of_another_one(bench, full, hea
     steps = LADDER.steps(500)
 
     for work, count in ((full, BLOCKED), (healthy, HEALTHY)):
-        there = way(LadderRoute(steps, LADDER.length_ms(steps)), bench.names, work, ladder=LADDER)
+        there = route(LadderRoute(steps, LADDER.length_ms(steps)), bench.names, work, ladder=LADDER)
         put(bench.url, range(count), exchange=there.exchange, routing_key=there.routing_key, headers=there.headers)
 
     eventually(lambda: bench.depth(healthy.name) == HEALTHY)

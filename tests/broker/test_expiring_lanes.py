@@ -13,14 +13,14 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker import declare as declare_module
-from celery_dlx_retry.broker.expiring_lanes import LaneExpiry
+from celery_dlx_retry.broker.expiring_lanes import LaneRenewal
 from celery_dlx_retry.broker.lanes import make_lanes
 from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.errors import PublishError, TopologyError
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane
-from celery_dlx_retry.topology.wait_route import LaneRoute, way
+from celery_dlx_retry.topology.wait_route import LaneRoute, route
 from tests.broker.test_ladder import send
 
 TTL_MS, EXPIRES_MS, LEASE_MS = 500, 2_000, 500
@@ -45,8 +45,8 @@ def test_the_naive_recipe_loses_what_is_in_the_lane(bench, management):
 
 def test_an_idle_lane_vanishes_and_comes_back_when_it_is_needed(bench, management):
     work = bench.work()
-    there = way(LaneRoute(100), bench.names, work, ladder=LADDER, lane_expires_ms=500)
-    leases = LaneExpiry(lease_ms=200)
+    there = route(LaneRoute(100), bench.names, work, ladder=LADDER, lane_expires_ms=500)
+    leases = LaneRenewal(lease_ms=200)
     publisher = bench.publisher()
 
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_an_idle_lane_vanishes_and_comes_back_when_it_is_needed(bench, managemen
 def test_a_lease_is_renewed_when_it_is_over_and_not_before(bench):
     there = lane(bench.names, WorkQueue(name=f"{bench.prefix}.work"), 100, expires_ms=60_000)
     (queue,) = there.queues
-    leases = LaneExpiry(lease_ms=1_000)
+    leases = LaneRenewal(lease_ms=1_000)
     publisher = bench.publisher()
     started = time.monotonic()
     leases.renew(publisher, bench.names, there)
@@ -78,9 +78,9 @@ def test_a_lease_is_renewed_when_it_is_over_and_not_before(bench):
 
 def keep_publishing(url, prefix, queue, name, stop, results):  # noqa: PLR0913, PLR0917
     """A process that publishes now and then, as workers do; tells what the broker confirmed."""
-    leases = LaneExpiry(lease_ms=LEASE_MS)
+    leases = LaneRenewal(lease_ms=LEASE_MS)
     names, work = Names(prefix=prefix, kind="classic"), WorkQueue(name=queue)
-    there = way(LaneRoute(TTL_MS), names, work, ladder=LADDER, lane_expires_ms=EXPIRES_MS)
+    there = route(LaneRoute(TTL_MS), names, work, ladder=LADDER, lane_expires_ms=EXPIRES_MS)
     mend = partial(make_lanes, names=names, lanes=there.lane)
     chance = random.Random(name)  # noqa: S311
     confirmed = []

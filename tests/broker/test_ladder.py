@@ -11,7 +11,7 @@ from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.names import WorkQueue
-from celery_dlx_retry.topology.wait_route import LadderRoute, way
+from celery_dlx_retry.topology.wait_route import LadderRoute, route
 from tests.broker.test_lanes import arrive
 
 LADDER = Ladder(resolution_ms=20, rungs=7)
@@ -21,7 +21,7 @@ DELAYS_MS = (1, 20, 21, 100, 310, 640, 1_260, 2_540)  # one rung, several, all o
 def send(bench, queue, delay_ms, ladder=LADDER, **headers):
     """Publish it onto the ladder; its headers say when."""
     steps = ladder.steps(delay_ms)
-    there = way(LadderRoute(steps, ladder.length_ms(steps)), bench.names, queue, ladder=ladder)
+    there = route(LadderRoute(steps, ladder.length_ms(steps)), bench.names, queue, ladder=ladder)
     with bench.publisher().producer(headers=there.headers) as producer:
         facts = {"delay": delay_ms, "at": time.monotonic(), **headers}
         producer.publish("", exchange=there.exchange, routing_key=queue.name, headers=facts)

@@ -17,7 +17,7 @@ from celery_dlx_retry.app.known_lanes import Lanes
 from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare_queues
 from celery_dlx_retry.broker.lane_lock import LaneLock, lane_lock
-from celery_dlx_retry.broker.lanes import LanesInTheMaking, make_lanes, make_missing_lanes
+from celery_dlx_retry.broker.lanes import LaneCreation, make_lanes, make_missing_lanes
 from celery_dlx_retry.errors import LanesBusy, Mismatch, NoAnswer
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.names import Names, WorkQueue
@@ -69,10 +69,10 @@ def test_a_new_quorum_lane_is_bound_after_its_queue_has_settled(bench, monkeypat
 
 def test_a_lane_whose_queue_is_deleted_before_it_is_bound_is_made_again(bench, work):
     name, topology = a_lane(bench, work)
-    making = LanesInTheMaking(bench.connection, bench.names, topology)
+    making = LaneCreation(bench.connection, bench.names, topology)
     bench.connection.default_channel.queue_delete(name)
 
-    eventually(lambda: making.go_on(bench.connection) == 0)
+    eventually(lambda: making.advance(bench.connection) == 0)
 
     assert is_bound(bench, name)
 
@@ -111,15 +111,15 @@ def test_a_lane_with_other_arguments_stops_the_start(bench):
 
 def test_nobody_binds_a_lane_while_another_process_holds_the_lock(bench, work):
     name, topology = a_lane(bench, work)
-    making = LanesInTheMaking(bench.connection, bench.names, topology)
+    making = LaneCreation(bench.connection, bench.names, topology)
 
     with lane_lock(bench.connect(), bench.names, within=0):
         with pytest.raises(LanesBusy):
-            making.go_on(bench.connection)
+            making.advance(bench.connection)
         assert not is_bound(bench, name)
 
     eventually(lambda: is_free(bench))
-    eventually(lambda: making.go_on(bench.connection) == 0)
+    eventually(lambda: making.advance(bench.connection) == 0)
     assert is_bound(bench, name)
 
 

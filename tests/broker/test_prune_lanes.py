@@ -13,7 +13,7 @@ from celery_dlx_retry.broker import prune_lanes as prune_module
 from celery_dlx_retry.broker.lane_lock import lane_lock
 from celery_dlx_retry.broker.lanes import existing_lanes, make_lanes
 from celery_dlx_retry.broker.management import management_of
-from celery_dlx_retry.broker.peek import looking
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.broker.prune_lanes import COUNT_SECONDS, prune
 from celery_dlx_retry.errors import Forbidden, LanesBusy, PublishError, TopologyError
 from celery_dlx_retry.topology.names import Lane, Names, WorkQueue
@@ -84,7 +84,7 @@ def test_what_prune_deletes_and_what_it_keeps(bench, api, work, kind):
     # Over AMQP a lane looks empty while somebody holds what is in it.
     other = bench.connect().channel()
     other.basic_get(peeked.name)
-    with looking(bench.connection, held.name, kind=kind) as messages:
+    with peek(bench.connection, held.name, kind=kind) as messages:
         assert len(list(messages)) == 1
         eventually(lambda: api.queues()[held.name].get("consumers"))
         eventually(lambda: all(api.queues()[it.name].get("messages") == 1 for it in (full, peeked, full_shared)))

@@ -20,7 +20,7 @@ from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.objects import shared_objects
-from celery_dlx_retry.topology.wait_route import LaneRoute, way
+from celery_dlx_retry.topology.wait_route import LaneRoute, route
 
 
 def send(publisher, queue, body="", **options):
@@ -133,7 +133,7 @@ def test_an_exchange_without_a_queue_behind_it_is_unroutable(bench):
 
 def test_a_lane_that_does_not_exist_is_declared_and_takes_the_message(bench, kind):
     work = bench.work(kind)
-    there = way(LaneRoute(100), bench.names, work, ladder=Ladder.of(Settings()))
+    there = route(LaneRoute(100), bench.names, work, ladder=Ladder.of(Settings()))
     mend = partial(make_lanes, names=bench.names, lanes=there.lane)
 
     with bench.publisher().producer(mend=mend) as producer:

@@ -10,7 +10,7 @@ from support import UNDECODABLE, RawProperties, eventually, raw_nest, raw_proper
 
 from celery_dlx_retry.broker.dead_letter_moves import discard, replay
 from celery_dlx_retry.broker.dead_letters import browse
-from celery_dlx_retry.broker.peek import looking
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.wire.dead_record import original_of
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
@@ -44,7 +44,7 @@ def test_every_message_of_a_queue_is_seen_in_order_and_what_cannot_be_read_is_na
         ]
         assert {letter.message.body for letter in letters} == {b"[[], {}, {}]"}
         eventually(lambda: bench.depth(queue) == len(sent))
-        with looking(bench.connection, queue, kind=kind) as messages:
+        with peek(bench.connection, queue, kind=kind) as messages:
             assert [seen.message.headers["id"] for seen in messages] == sent
 
 
@@ -107,7 +107,7 @@ def test_a_routing_key_that_is_not_utf8_blocks_no_queue(bench, kind):
     channel.queue_bind(queue, exchange)
     put_undecodable(bench, queue, exchange=exchange, routing_key=b"gr\xfcn", names=("a time of 64 bits",))
 
-    with looking(bench.connection, queue, kind=kind) as messages:
+    with peek(bench.connection, queue, kind=kind) as messages:
         assert [(seen.message.headers["id"], seen.routing_key) for seen in messages] == [("a0", "gr?n"), ("b0", "gr?n")]
     channel.exchange_delete(exchange)
 

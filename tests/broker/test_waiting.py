@@ -10,7 +10,7 @@ import pytest
 from amqp import Message as RawMessage
 from support import eventually, put, shown
 
-from celery_dlx_retry.broker.peek import counts, looking
+from celery_dlx_retry.broker.peek import counts, peek
 from celery_dlx_retry.broker.waiting import take, waiting
 from celery_dlx_retry.errors import Missing, QueueBusy, Unpublishable, Unroutable
 from celery_dlx_retry.topology.names import Lane
@@ -103,7 +103,7 @@ def test_a_look_changes_neither_order_nor_due_time(road, bench):
     road.send("a", "b", "c")
     for limit in (1, 2, None):
         list(waiting(bench.connection, road.lane, limit=limit))
-    with looking(bench.connection, road.lane.name, kind=road.lane.kind) as messages:
+    with peek(bench.connection, road.lane.name, kind=road.lane.kind) as messages:
         assert [seen.message.headers["id"] for seen in messages] == ["a", "b", "c"]
         road.send("d")  # comes while the others are held
 
@@ -132,7 +132,7 @@ def test_looks_at_many_leave_order_and_due_times(bench, kind):
 def test_what_falls_due_while_it_is_looked_at_comes_back_as_soon_as_the_look_ends(bench, kind):
     road = Road(bench, kind, 300)
     road.send("a", "b")
-    with looking(bench.connection, road.lane.name, kind=road.lane.kind) as messages:
+    with peek(bench.connection, road.lane.name, kind=road.lane.kind) as messages:
         assert len(list(messages)) == 2
         eventually(lambda: time.monotonic() - road.sent["b"] > 0.6)
         released = time.monotonic()
@@ -189,7 +189,7 @@ def test_a_task_that_is_back_at_once_is_not_taken_again(bench, kind):
 def test_a_look_ends_although_others_go_on_putting_in(bench, kind):
     road = Road(bench, kind, 60_000)
     road.send("a", "b")
-    with looking(bench.connection, road.lane.name, kind=kind) as messages:
+    with peek(bench.connection, road.lane.name, kind=kind) as messages:
         count = 0
         for count, _ in enumerate(messages, start=1):
             road.send(f"new {count}")
@@ -219,7 +219,7 @@ def test_on_a_rung_the_next_one_is_the_one_that_is_due_first(bench, kind):
 def test_two_who_look_into_a_classic_lane_at_once_do_no_harm(bench):
     road = Road(bench, "classic", DELAY_MS)
     road.send("a", "b", "c")
-    with looking(bench.connection, road.lane.name, kind="classic", limit=2) as first:
+    with peek(bench.connection, road.lane.name, kind="classic", limit=2) as first:
         mine = [seen.message.headers["id"] for seen in first]
         theirs = [task.task_id for task in waiting(bench.connect(), road.lane)]
 
@@ -230,7 +230,7 @@ def test_two_who_look_into_a_classic_lane_at_once_do_no_harm(bench):
 def test_the_second_to_look_into_a_quorum_lane_is_told_to_wait(bench):
     road = Road(bench, "quorum", 60_000)
     road.send("a")
-    with looking(bench.connection, road.lane.name, kind="quorum") as messages:
+    with peek(bench.connection, road.lane.name, kind="quorum") as messages:
         next(messages)
 
         with pytest.raises(QueueBusy, match="try again"):
@@ -244,7 +244,7 @@ def test_a_look_that_loses_its_connection_loses_no_message(road, bench):
     other = bench.connect()
 
     def look():
-        with looking(other, road.lane.name, kind=road.lane.kind) as messages:
+        with peek(other, road.lane.name, kind=road.lane.kind) as messages:
             next(messages)
             raise OSError("cable")
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from celery_dlx_retry.values.amounts import Pace, age_ms, rate_per_second, share
+from celery_dlx_retry.values.amounts import Rate, age_ms, rate_per_second, share
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_all_else_is_no_share(text):
 
 def moments(per_second, work_seconds):
     """When each step is made, if each takes so long."""
-    pace, now, made = Pace(Fraction(per_second)), 100.0, []
+    pace, now, made = Rate(Fraction(per_second)), 100.0, []
     for seconds in work_seconds:
         now += pace.seconds_to_wait(now)
         made.append(now - 100)

@@ -23,11 +23,11 @@ class Process:
         self.circuit, self.now_ms = Circuit(breaker=breaker), 0
 
     def ask(self):
-        self.circuit, may_run = self.circuit.asked(now_ms=self.now_ms)
+        self.circuit, may_run = self.circuit.admit(now_ms=self.now_ms)
         return may_run
 
     def tell(self, outcome):
-        self.circuit = self.circuit.told(outcome, now_ms=self.now_ms)
+        self.circuit = self.circuit.record(outcome, now_ms=self.now_ms)
 
     def run(self, outcome):
         if not self.ask():

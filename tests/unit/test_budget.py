@@ -13,7 +13,7 @@ from support import shown
 
 from celery_dlx_retry.app.per_process import own
 from celery_dlx_retry.errors import ConfigurationError, InvalidDelay, InvalidPolicy
-from celery_dlx_retry.policy.budget import Account, Budget, as_budget, beyond
+from celery_dlx_retry.policy.budget import Account, Budget, as_budget, over_budget
 from celery_dlx_retry.policy.decision import DEAD, LET_FAIL, Dead, Fixed, Wait, decide
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.worker.process_budget import ProcessBudget
@@ -141,7 +141,7 @@ def test_there_are_never_more_retries_than_were_paid_for(budget, steps):
     ids=shown,
 )
 def test_beyond_a_budget_a_retry_is_dead_or_waits_longer_and_never_past_its_deadline(budget, wait, decision):
-    assert beyond(budget, wait) == decision
+    assert over_budget(budget, wait) == decision
 
 
 def test_a_policy_tells_how_long_a_wait_may_be_made():

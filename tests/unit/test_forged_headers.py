@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import shown
 
-from celery_dlx_retry.broker.peek import Peeked
+from celery_dlx_retry.broker.peek import PeekedMessage
 from celery_dlx_retry.broker.waiting import waiting_task
 from celery_dlx_retry.cli.output import seconds, time_of
 from celery_dlx_retry.deadletters.groups import grouped
@@ -21,7 +21,7 @@ from celery_dlx_retry.deadletters.letter import dead_message, facts_of
 from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
-from celery_dlx_retry.topology.ladder import Ladder, skipped
+from celery_dlx_retry.topology.ladder import Ladder, skipped_rungs
 from celery_dlx_retry.topology.names import Lane, Names
 from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record
 from celery_dlx_retry.wire.header_numbers import LAST_MS, MOST_COUNT, MOST_RETRIES, count_of, retries_of, time_ms_of
@@ -131,12 +131,12 @@ def test_a_letter_can_be_shown_whatever_its_headers_say(headers):
     (group,) = grouped([letter, letter])
     assert group.facts["count"] == 2
     assert flaw_of(headers) or headers.keys() >= {"id", "task"}
-    assert skipped(Names(prefix="dlx"), Ladder(resolution_ms=100, rungs=8), headers) <= {5}
+    assert skipped_rungs(Names(prefix="dlx"), Ladder(resolution_ms=100, rungs=8), headers) <= {5}
 
 
 @given(forged)
 def test_a_task_that_waits_can_be_shown_whatever_its_headers_say(headers):
-    seen = Peeked(message=letter_of(headers).message, exchange="", routing_key="q", acknowledge=lambda: None)
+    seen = PeekedMessage(message=letter_of(headers).message, exchange="", routing_key="q", acknowledge=lambda: None)
 
     task = waiting_task(seen, Lane(name="l", kind="classic", delay_ms=1_000, queue="q"))
 

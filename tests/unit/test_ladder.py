@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from celery_dlx_retry.settings import Settings
-from celery_dlx_retry.topology.ladder import Ladder, headers_of, rungs, skipped
+from celery_dlx_retry.topology.ladder import Ladder, headers_of, rungs, skipped_rungs
 from celery_dlx_retry.topology.names import Names
 from celery_dlx_retry.topology.specs import BindingSpec, ExchangeSpec, QueueSpec, Topology
 from celery_dlx_retry.wire.headers import with_failure, without_broker_headers
@@ -200,12 +200,12 @@ def test_a_rung_that_was_skipped_is_found():
     deaths = [{"queue": NAMES.rung(100, number), "reason": "expired"} for number in (0, 5)]
     came = {**headers_of((5, 3, 0)), "x-death": deaths}
 
-    assert skipped(NAMES, DEFAULT, came) == {3}
-    assert skipped(QUORUM, DEFAULT, came) == {0, 3, 5}
-    assert skipped(NAMES, DEFAULT, {**headers_of((5, 0)), "x-death": deaths}) == set()
-    assert skipped(NAMES, DEFAULT, {"x-death": deaths}) == set()
+    assert skipped_rungs(NAMES, DEFAULT, came) == {3}
+    assert skipped_rungs(QUORUM, DEFAULT, came) == {0, 3, 5}
+    assert skipped_rungs(NAMES, DEFAULT, {**headers_of((5, 0)), "x-death": deaths}) == set()
+    assert skipped_rungs(NAMES, DEFAULT, {"x-death": deaths}) == set()
 
 
 @pytest.mark.parametrize("forged", [None, 7, "x", [None], [["queue"]], {"queue": 1}])
 def test_forged_deaths_are_no_deaths(forged):
-    assert skipped(NAMES, DEFAULT, {**headers_of((1,)), "x-death": forged, b"\xff": 1}) == {1}
+    assert skipped_rungs(NAMES, DEFAULT, {**headers_of((1,)), "x-death": forged, b"\xff": 1}) == {1}

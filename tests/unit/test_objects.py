@@ -8,7 +8,7 @@ from celery_dlx_retry.broker.crash_marks import marks_of
 from celery_dlx_retry.errors import InvalidSetting
 from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from celery_dlx_retry.settings import Settings
-from celery_dlx_retry.topology.names import Names, WorkQueue, waited_for
+from celery_dlx_retry.topology.names import Names, WorkQueue, work_queue_of
 from celery_dlx_retry.topology.objects import landing, lane, shared_objects, work_queue_objects
 from celery_dlx_retry.topology.specs import BindingSpec, ExchangeSpec, QueueSpec, Topology
 
@@ -311,7 +311,7 @@ def test_the_longest_lane_of_any_work_queue_has_a_name_that_fits_and_tells_the_q
 
     assert len(name.encode()) <= 255
     assert names.lane_of(name) is not None
-    assert waited_for(name, queue) == queue
+    assert work_queue_of(name, queue) == queue
 
 
 def test_lanes_sort_by_their_length_up_to_the_longest():

@@ -11,17 +11,17 @@ from kombu.entity import Exchange, Queue
 
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.topology.names import Names
-from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, territory
+from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, name_patterns
 
 PIDBOX = r"(.*\.)?celery\.pidbox"
 ORDERS = WorkNames(queue="orders", exchanges=("orders",))
-SHOP = territory(Names(prefix="shop"), work=[ORDERS, ORDERS], families=["orders"], celery=[PIDBOX])
+SHOP = name_patterns(Names(prefix="shop"), work=[ORDERS, ORDERS], dead_letter_keys=["orders"], celery=[PIDBOX])
 GRANTS = {grant.role: grant for grant in grants(SHOP)}
 #: The queue and the exchange have different names, and an operator declares both.
-STRICT = territory(
+STRICT = name_patterns(
     Names(prefix="shop"),
     work=[WorkNames(queue="orders", exchanges=("tasks",), is_declared=False)],
-    families=["orders"],
+    dead_letter_keys=["orders"],
     celery=[PIDBOX],
     sends_by_name=False,
 )

@@ -5,7 +5,7 @@ from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.ladder import Ladder, rungs
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import landing, lane
-from celery_dlx_retry.topology.wait_route import LadderRoute, LaneRoute, WaitKind, WaitRoute, choose, way
+from celery_dlx_retry.topology.wait_route import LadderRoute, LaneRoute, WaitKind, WaitRoute, choose, route
 
 SETTINGS = Settings()
 LADDER = Ladder.of(SETTINGS)
@@ -55,7 +55,7 @@ def test_a_retry_beyond_the_limit_is_an_error_and_an_appointment_is_not():
 def test_the_way_of_a_lane(kind):
     names = Names(kind=kind)
 
-    assert way(LaneRoute(5_000), names, ORDERS, ladder=LADDER) == WaitRoute(
+    assert route(LaneRoute(5_000), names, ORDERS, ladder=LADDER) == WaitRoute(
         length_ms=5_000,
         exchange="dlx.v2.wait",
         routing_key=f"dlx.v2.wait.{kind}.000000005000.orders",
@@ -67,7 +67,7 @@ def test_the_way_of_a_lane(kind):
 def test_the_way_of_a_shared_lane_carries_the_work_queue_in_the_routing_key():
     names = Names(bulkheads=8)
 
-    assert way(LaneRoute(5_000), names, ORDERS, ladder=LADDER) == WaitRoute(
+    assert route(LaneRoute(5_000), names, ORDERS, ladder=LADDER) == WaitRoute(
         length_ms=5_000,
         exchange="dlx.v2.shared.quorum.000000005000.001",
         routing_key="orders",
@@ -77,7 +77,7 @@ def test_the_way_of_a_shared_lane_carries_the_work_queue_in_the_routing_key():
 
 
 def test_the_way_of_an_expiring_lane():
-    assert way(LaneRoute(5_000), NAMES, ORDERS, ladder=LADDER, lane_expires_ms=600_000) == WaitRoute(
+    assert route(LaneRoute(5_000), NAMES, ORDERS, ladder=LADDER, lane_expires_ms=600_000) == WaitRoute(
         length_ms=5_000,
         exchange="dlx.v2.wait",
         routing_key="dlx.v2.wait.classic.000000005000-000000605000.orders",
@@ -90,7 +90,7 @@ def test_the_way_of_an_expiring_lane():
 def test_the_way_of_the_ladder_begins_at_its_highest_rung_and_needs_all_of_them(kind):
     names = Names(kind=kind)
 
-    assert way(LadderRoute((9, 6, 5, 2, 0), 61_300), names, ORDERS, ladder=LADDER) == WaitRoute(
+    assert route(LadderRoute((9, 6, 5, 2, 0), 61_300), names, ORDERS, ladder=LADDER) == WaitRoute(
         length_ms=61_300,
         exchange=f"dlx.v2.ladder.{kind}.00100.09",
         routing_key="orders",

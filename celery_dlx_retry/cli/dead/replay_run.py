@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.cli.dead.selection import Selection
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.errors import DLXError
-    from celery_dlx_retry.values.amounts import Pace
+    from celery_dlx_retry.values.amounts import Rate
 
 # RabbitMQ closes the channel of who holds a message for longer than its consumer_timeout, half an hour by default. So
 # after a while all that is held is given back, and the queues are read anew.
@@ -46,7 +46,7 @@ class ReplayRun:
     """What was moved, what was not, and what that means."""
 
     def __init__(
-        self, selection: Selection, *, to_queue: str | None, detach: bool, pace: Pace | None, as_json: bool
+        self, selection: Selection, *, to_queue: str | None, detach: bool, pace: Rate | None, as_json: bool
     ) -> None:
         self._selection, self._detach = selection, detach
         self.destination = Destinations(selection.app, named=selection.named, to_queue=to_queue)

@@ -21,7 +21,7 @@ from celery_dlx_retry.cli.errors import changes_something, one_sentence
 from celery_dlx_retry.cli.output import confirm, echo, json_option, progress, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.errors import NoDestination
-from celery_dlx_retry.values.amounts import Pace, rate_per_second, share
+from celery_dlx_retry.values.amounts import Rate, rate_per_second, share
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -81,7 +81,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
     selection.only_known = not selection.chosen.ids
     _insist_on_canaries(ctx, canary)
     states = _states(selection, silence_is_success=silence_is_success) if canary else None
-    run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Pace(rate) if rate else None, as_json=as_json)
+    run = ReplayRun(selection, to_queue=to_queue, detach=detach, pace=Rate(rate) if rate else None, as_json=as_json)
     stopped, has_read_all = "", False
     with (
         one_sentence(ctx.obj.app),

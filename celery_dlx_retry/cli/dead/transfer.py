@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.bound_publish import put
+from celery_dlx_retry.broker.bound_publish import publish_to_queue
 from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
 from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.cli.audit import audit
@@ -148,7 +148,7 @@ def _import(publisher: Publisher, names: Names, letter: DeadMessage, known: Know
         return "there"
     if not again and known.has_other_version(letter):
         return "edited"
-    put(publisher, names, letter.queue, letter.message, as_found=True)
+    publish_to_queue(publisher, names, letter.queue, letter.message, as_found=True)
     return "imported"
 
 
