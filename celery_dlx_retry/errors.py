@@ -1,49 +1,49 @@
 """Every exception of the package, but those that only operations raise: operations/operation_errors.py.
 
-Each class carries facts as attributes and writes the sentence itself: what is, what should be, what to do.
+Each class has its facts as attributes and writes its own sentence: what is wrong, what is expected, what to do.
 
     DLXError
     ├── ConfigurationError (also a ValueError): the program or its settings are wrong; fails at definition or start
-    │   ├── InvalidDelay            a delay that is no finite, non-negative number of seconds
-    │   ├── InvalidPolicy           a policy's, budget's or breaker's value makes no sense
-    │   │   └── InvalidTask         the same, with the name of the task that has it
-    │   ├── ForeignStrategy         a task of ours has a Strategy that is not Celery's
+    │   ├── InvalidDelay            a delay is not a finite number of seconds from 0 on
+    │   ├── InvalidPolicy           a value of a policy, budget or breaker is wrong
+    │   │   └── InvalidTask         the same, with the name of the task
+    │   ├── ForeignStrategy         a DLXRetryTask has a Strategy that is not Celery's
     │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
-    │   ├── UnknownSetting          a dlx_* setting that does not exist
-    │   ├── InvalidQueue            dlx_queue() was asked for something RabbitMQ cannot do
+    │   ├── UnknownSetting          a dlx_* setting does not exist
+    │   ├── InvalidQueue            RabbitMQ cannot do what dlx_queue() asks for
     │   ├── InvalidRoute            retry(exchange=…, routing_key=…) names no queue of the app
     │   ├── DelayTooLong            a retry asks to wait longer than dlx_max_delay
-    │   ├── HeadersTooLong          a message's own headers leave no room for those of a retry
-    │   ├── Unpublishable           AMQP or the broker does not take the content of a message
+    │   ├── HeadersTooLong          the headers of a message leave no room for those of a retry
+    │   ├── Unpublishable           AMQP or the broker refuses the content of a message
     │   ├── BadBrokerURL            the broker's URL cannot be read
     │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
-    │   ├── Missing                 an object does not exist and we may not, or do not want to, declare it
+    │   ├── Missing                 an object does not exist, and this process does not declare it
     │   ├── Forbidden               the user lacks a permission
     │   ├── NoAnswer                a quorum queue exists and does not answer
     │   ├── LanesBusy               another process makes or prunes lanes
-    │   └── Unsuitable              the broker cannot do what we need of it
-    ├── PublishError                a message was not safely handed over; the delivery goes back to its queue
-    │   ├── RetryNotPublished       another base class of the task kept it from us
+    │   └── Unsuitable              the broker lacks something that we need
+    ├── PublishError                the broker did not confirm a message; the delivery goes back to its queue
+    │   ├── RetryNotPublished       another base class of the task did not publish it
     │   ├── Nacked                  the broker refused it
     │   ├── Unroutable              no queue took it
-    │   ├── Unconfirmed             no confirm in time: it may or may not be there
-    │   ├── Disallowed              the user lacks a permission
+    │   ├── Unconfirmed             no confirm in time: the broker may have it or not
+    │   ├── PublishForbidden        the user lacks a permission
     │   └── Unreachable             the connection failed
-    ├── LetterError                 a dead letter cannot be what was asked for; it stays where it is
-    │   ├── Unreadable              its body cannot be decoded safely, or is no task's
-    │   ├── ArgumentsDoNotFit       the task would not take these arguments
-    │   ├── NoDestination           the work queue that it came from is not known, or not to this app
-    │   └── InvalidExportLine       a line of a file is no exported dead letter
-    ├── CrashLoop                   the message has killed too many workers; dead letter
-    ├── DeadLetter                  raised in a task: no retry, dead letter now
+    ├── LetterError                 a command cannot do this with a dead letter; it stays where it is
+    │   ├── Unreadable              its body cannot be decoded safely, or is not that of a task
+    │   ├── ArgumentsDoNotFit       the task does not take these arguments
+    │   ├── NoDestination           its work queue is not known, or not known to this app
+    │   └── InvalidExportLine       a line of a file is not an exported dead letter
+    ├── CrashLoop                   the message has killed too many workers; it becomes a dead letter
+    ├── DeadLetter                  raised in a task: do not retry, make a dead letter now
     ├── RetryIn                     raised in a task: retry after this many seconds
-    ├── QueueBusy                   a look into a quorum queue would mix up the order of its messages
-    ├── NoManagement                the HTTP management API does not answer; some commands know less without it
+    ├── QueueBusy                   reading a quorum queue now would change the order of its messages
+    ├── NoManagement                the HTTP management API does not answer; some commands show less
     ├── BadManagementURL            --management-url cannot be read
     ├── ClearTextManagementURL      --management-url would send the broker's password in clear text
-    └── NoBroker                    no RabbitMQ could be found or provided for tests and the demo
+    └── NoBroker                    no RabbitMQ is available for tests and the demo
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from celery_dlx_retry.sentences import LARGEST, written
 
 
 class DLXError(Exception):
-    """Facts as keyword arguments; ``sentence`` turns them into the message."""
+    """Takes its facts as keyword arguments; ``sentence`` turns them into the message."""
 
     sentence: ClassVar[str] = "{detail}"
 
@@ -131,12 +131,12 @@ class InvalidRoute(ConfigurationError):
 
     sentence = (
         "A retry asks for exchange {exchange!r} and routing key {routing_key!r}, which lead to no queue in "
-        "task_queues. Say retry(queue=...) instead, or add the queue."
+        "task_queues. Use retry(queue=...) instead, or add the queue."
     )
 
 
 class DelayTooLong(ConfigurationError):
-    """``who``, ``delay``, ``limit``, both in words."""
+    """``who``, and as texts ``delay``, ``limit``."""
 
     sentence = (
         "{who} asks to wait {delay}; dlx_max_delay allows {limit}. "
@@ -148,19 +148,19 @@ class HeadersTooLong(ConfigurationError):
     """``size``, ``room``."""
 
     sentence = (
-        "The headers of a retry have {size} bytes; all must fit one frame of {room}, with a little to spare. "
+        "The headers of a retry have {size} bytes; one frame has room for {room}, and a few bytes must stay free. "
         "Put less into headers and stamps; arguments may have any size."
     )
 
 
 class Unpublishable(ConfigurationError):
-    """``what``, ``problem``: never the value, which may be a secret."""
+    """``what``, ``problem``; not the value, which may be a secret."""
 
     sentence = "The message cannot be published: {what} {problem}."
 
 
 class BadBrokerURL(ConfigurationError):
-    """``which``: never a part of the URL, because any part may be the password."""
+    """``which``; no part of the URL, because any part may be the password."""
 
     sentence = (
         "{which} cannot be read. Write amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password and in a virtual host write "
@@ -202,7 +202,7 @@ class Forbidden(TopologyError):
     sentence = (
         "The broker user may not {permission} the {kind} {name!r}. "
         "Grant it that permission: `celery dlx permissions` prints what each role needs. "
-        "If it may not declare, have someone else declare, and set dlx_declare = False."
+        "If it may not declare, let another user declare, and set dlx_declare = False."
     )
 
 
@@ -222,7 +222,7 @@ class LanesBusy(TopologyError):
 
     sentence = (
         "Another process makes or prunes lanes of {prefix!r} and holds their lock. "
-        "The lock is free when that process ends; try again in a few seconds."
+        "Try again in a few seconds; if that process ends, the broker frees the lock."
     )
 
 
@@ -233,7 +233,7 @@ class Unsuitable(TopologyError):
 
 
 class PublishError(DLXError):
-    """A message was not safely handed over."""
+    """The broker did not confirm a message."""
 
 
 class RetryNotPublished(PublishError):
@@ -241,8 +241,8 @@ class RetryNotPublished(PublishError):
 
     sentence = (
         "A retry of the task {task!r} was not published: apply_async() of another of its base classes, or send_task() "
-        "of its app, did something else with it, or nothing, or published more than it. Name DLXRetryTask first among "
-        "the bases, call super().apply_async() there once, and publish other messages with another producer."
+        "of its app, did not publish it, or published other messages, too. Name DLXRetryTask first among the bases, "
+        "call super().apply_async() there once, and publish other messages with another producer."
     )
 
 
@@ -267,7 +267,7 @@ class Unconfirmed(PublishError):
     )
 
 
-class Disallowed(PublishError):
+class PublishForbidden(PublishError):
     """``problem``."""
 
     sentence = (
@@ -282,7 +282,7 @@ class Unreachable(PublishError):
 
 
 class LetterError(DLXError):
-    """A dead letter cannot be what was asked for; it stays where it is."""
+    """A command cannot do this with a dead letter; it stays where it is."""
 
 
 class Unreadable(LetterError):
@@ -294,29 +294,29 @@ class Unreadable(LetterError):
 class ArgumentsDoNotFit(LetterError):
     """``task``, ``problem``."""
 
-    sentence = "The task {task!r} would not take these arguments: {problem}. Nothing was changed."
+    sentence = "The task {task!r} does not take these arguments: {problem}. Nothing was changed."
 
 
 class NoDestination(LetterError):
     """``problem``."""
 
-    sentence = "It stays dead: {problem}. If you know where it belongs, replay it with --to-queue."
+    sentence = "The dead letter stays: {problem}. If you know its work queue, replay it with --to-queue."
 
 
 class InvalidExportLine(LetterError):
     """``line``, ``problem``."""
 
-    sentence = "Line {line} is no exported dead letter: {problem}. Nothing was imported."
+    sentence = "Line {line} is not an exported dead letter: {problem}. Nothing was imported."
 
 
 class CrashLoop(DLXError):
     """``crashes``."""
 
-    sentence = "This task was started at least {crashes} times by workers that did not live to end it."
+    sentence = "This task was started at least {crashes} times by workers that died before it ended."
 
 
 class DeadLetter(DLXError):
-    """Raise it in a task to make its message a dead letter now, whatever its policy says: ``DeadLetter("why")``."""
+    """Raise it in a task to make a dead letter now, without asking the policy: ``DeadLetter("why")``."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail=detail)
@@ -338,7 +338,7 @@ class RetryIn(DLXError):
 
 
 def _is_delay(value: object) -> bool:
-    # As values.durations.to_ms() has it, which imports this module.
+    # The same check as in values.durations.to_ms(), which imports this module.
     if isinstance(value, timedelta):
         return value >= timedelta(0)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LARGEST
@@ -347,7 +347,7 @@ def _is_delay(value: object) -> bool:
 class QueueBusy(DLXError):
     """``queue``, ``problem``."""
 
-    sentence = "The quorum queue {queue!r} cannot be looked into without mixing up its order: {problem}."
+    sentence = "The quorum queue {queue!r} cannot be read without changing the order of its messages: {problem}."
 
 
 class NoManagement(DLXError):
@@ -355,13 +355,13 @@ class NoManagement(DLXError):
 
     sentence = (
         "The management API at {url} cannot be used: {problem}. "
-        "Enable the plugin rabbitmq_management, give the user the tag 'monitoring', or say where it is: "
-        "--management-url."
+        "Enable the plugin rabbitmq_management, give the user the tag 'monitoring', or name another "
+        "URL with --management-url."
     )
 
 
 class BadManagementURL(DLXError):
-    """It has no facts: any part of the URL may be the password."""
+    """No facts: any part of the URL may be the password."""
 
     sentence = (
         "The URL of the management API cannot be read. Write http://USER:PASSWORD@HOST:PORT or https://… instead. "
@@ -379,9 +379,9 @@ class ClearTextManagementURL(DLXError):
 
 
 class NoBroker(DLXError):
-    """``tried``: why each way failed."""
+    """``tried``: why each attempt failed."""
 
     sentence = (
-        "No RabbitMQ could be had ({tried}). Give one with DLX_TEST_BROKER_URL=amqp://guest:guest@127.0.0.1//, "
+        "No RabbitMQ is available ({tried}). Name one with DLX_TEST_BROKER_URL=amqp://guest:guest@127.0.0.1//, "
         "start Docker and `pip install 'testcontainers[rabbitmq]'`, or install rabbitmq-server."
     )

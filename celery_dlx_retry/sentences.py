@@ -1,4 +1,4 @@
-"""Sentences of errors: any value can be a part of one, however long it is, and also if it cannot be printed."""
+"""Write the sentences of errors. A value in a sentence may be very long, or raise when it is printed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LONG, _BRIEF = 2_000, 200
 
 
 class _Brief(Formatter):
-    """Writes a sentence with facts that are long, or that cannot be printed."""
+    """Formats each fact with ``brief()``."""
 
     def convert_field(self, value: Any, conversion: Any) -> str:
         return brief(value, repr if conversion == "r" else str)
 
 
 def brief(value: object, write: Callable[[object], str] = repr) -> str:
-    """Return the repr of any value: it may have a megabyte, or raise, as that of an int of 5,000 digits does."""
+    """Return the first characters of a value's repr, or the name of its type if repr() raises."""
     try:
         text = write(value)
     except Exception:  # noqa: BLE001 - the object of a user
@@ -30,7 +30,7 @@ def brief(value: object, write: Callable[[object], str] = repr) -> str:
 
 
 def written(sentence: str, facts: dict[str, Any]) -> str:
-    """Return the sentence with the facts in it, whatever objects these are."""
+    """Return the sentence with the facts in it."""
     try:
         text = sentence.format(**facts)
     except KeyError:

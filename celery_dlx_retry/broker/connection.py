@@ -10,7 +10,7 @@ from amqp.exceptions import AccessRefused, AMQPError
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 
 from celery_dlx_retry.broker.address import shown
-from celery_dlx_retry.errors import Disallowed, Unreachable
+from celery_dlx_retry.errors import PublishForbidden, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def dropped_after_an_error(connection: Connection) -> Iterator[None]:
         # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
         drop(connection)
         if isinstance(exc, AccessRefused):
-            raise Disallowed(problem=str(exc)) from exc
+            raise PublishForbidden(problem=str(exc)) from exc
         if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, MESSAGE_ERRORS):
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
         raise

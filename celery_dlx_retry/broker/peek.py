@@ -159,7 +159,7 @@ def _alone(channel: Any, queue: str) -> Any:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (there := channel.queue_declare(queue, passive=True)).consumer_count:
         if time.monotonic() > deadline:
-            raise QueueBusy(queue=queue, problem="somebody else does; try again in a moment")
+            raise QueueBusy(queue=queue, problem="another process reads it; try again in a moment")
         time.sleep(_POLL_SECONDS)  # noqa: TID251 - the broker does not call back
     return there
 

@@ -23,9 +23,9 @@ from celery_dlx_retry.broker.connection import (
 )
 from celery_dlx_retry.broker.encoding import bytes_of, encoded
 from celery_dlx_retry.errors import (
-    Disallowed,
     HeadersTooLong,
     Nacked,
+    PublishForbidden,
     Unconfirmed,
     Unpublishable,
     Unreachable,
@@ -248,7 +248,7 @@ class ConfirmedProducer(Producer):
         except NotFound as exc:
             raise Unroutable(**facts) from exc
         except AccessRefused as exc:
-            raise Disallowed(problem=str(exc)) from exc
+            raise PublishForbidden(problem=str(exc)) from exc
         except PreconditionFailed as exc:
             # Its size, or the name of another user.
             raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc

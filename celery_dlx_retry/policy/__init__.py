@@ -1,1 +1,1 @@
-"""Whether a task is retried, after which delay, and why it becomes a dead letter. No clock and no broker."""
+"""Decide whether a task is retried, after which delay, or why it becomes a dead letter. Pure: no clock, no broker."""

@@ -1,4 +1,4 @@
-"""Circuit breakers as values: when a task is not run any more, when it is tried again, and how the flow returns."""
+"""Circuit breakers as values: when a task stops running, when it is tried again, and how fast it may run after that."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.values.durations import Seconds, is_count, to_ms
 
-# Of an interval.
+# An interval has so many parts.
 _PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Stop running a task that fails every time: its messages are parked in a lane, and now and then one is tried.
+    """Stop running a task that fails every time: park its messages in a lane, and try one of them from time to time.
 
-    - ``after``: so many failures in a row open it.
-    - ``probe_every``: open, it lets one through in this time, and parks the others for as long. Once one has
-      succeeded, it lets 2 through in this time, then 4, 8 and so on, until it holds nobody back; a quarter of them in
-      each quarter of the time.
+    - ``after``: the breaker opens after so many failures in a row.
+    - ``probe_every``: an open breaker lets one message run in this time, and parks the others for the same time. After
+      one success it lets 2 run in this time, then 4, 8 and so on, until it parks no message; a quarter of them in each
+      quarter of the time.
     """
 
     after: int = 5
@@ -40,12 +40,12 @@ class Breaker:
         return to_ms(self.probe_every, what="Breaker.probe_every")
 
     def known_delays_ms(self) -> frozenset[int]:
-        """The delay that it asks for, so that it can have a lane of its own."""
+        """Return the delay of parked messages, so that a worker can make the lane for it."""
         return frozenset((self.interval_ms,))
 
 
 class Outcome(Enum):
-    """What a run says about the thing that the task needs."""
+    """What a run shows about the service that the task needs."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -53,9 +53,10 @@ class Outcome(Enum):
 
 
 def outcome_of(decision: Decision | None, *, has_policy: bool) -> Outcome:
-    """Of a run: None if it returned, else what was decided about its error.
+    """Return the outcome of a run: ``decision`` is None if it returned, else the decision about its error.
 
-    What a retry could have helped is a failure. What the task or its policy gives up at once is about the message.
+    An error that a retry could have helped is a failure of the service. An error that the task or its policy gives up
+    at once is a fault of the message.
     """
     match decision:
         case None:
@@ -69,12 +70,12 @@ def outcome_of(decision: Decision | None, *, has_policy: bool) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circuit:
-    """A breaker's state. ``now_ms`` is of any steady clock."""
+    """A breaker's state. ``now_ms`` is from a monotonic clock."""
 
     breaker: Breaker
-    #: In a row, while it is closed.
+    #: Failures in a row while the breaker is closed.
     failures: int = 0
-    #: How many may run in this interval: None is closed, and all; 1 is open, and a probe; more is on the way back.
+    #: How many may run in this interval. None: closed, all may. 1: open, one probe. More: on the way to closed.
     quota: int | None = None
     started: int = 0
     parked: int = 0
@@ -82,7 +83,7 @@ class Circuit:
     since_ms: int = 0
 
     def admit(self, *, now_ms: int) -> tuple[Circuit, bool]:
-        """The state after a message asked to be run, and whether it may."""
+        """Return whether the next message may run, and the state after that."""
         circuit = self._at(now_ms)
         if circuit.quota is None:
             return circuit, True
@@ -91,17 +92,17 @@ class Circuit:
         return replace(circuit, parked=circuit.parked + 1), False
 
     def record(self, outcome: Outcome, *, now_ms: int) -> Circuit:
-        """The state after a run."""
+        """Return the state after a run."""
         if outcome is Outcome.SUCCESS:
             return self._succeeded(now_ms)
         return self._failed(now_ms) if outcome is Outcome.FAILURE else self
 
     def _at(self, now_ms: int) -> Circuit:
-        """Begin a new interval when the last one is over."""
+        """Return the state now: a new interval begins when the last one is over."""
         if self.quota is None or now_ms - self.since_ms < self.breaker.interval_ms:
             return self
         if self.quota == 1 or (self.started and not self.has_succeeded):
-            return self._interval(self.quota, now_ms)  # nothing new is known
+            return self._interval(self.quota, now_ms)  # no run has shown anything new
         if not self.parked:
             return Circuit(breaker=self.breaker)
         return self._interval(2 * self.quota, now_ms)
@@ -118,17 +119,17 @@ class Circuit:
             return self
         if self.quota is None and self.failures + 1 < self.breaker.after:
             return replace(self, failures=self.failures + 1)
-        return replace(self._interval(1, now_ms), started=1)  # its probe was this one
+        return replace(self._interval(1, now_ms), started=1)  # this run was its probe
 
     def _interval(self, quota: int, now_ms: int) -> Circuit:
         return Circuit(breaker=self.breaker, quota=quota, since_ms=now_ms)
 
 
 def _so_far(quota: int, elapsed_ms: int, interval_ms: int) -> int:
-    """How many of a quota may have started by now: all at once would be a burst on what is just back.
+    """Return how many of a quota may have started by now. All at once would be a burst on a service that is just back.
 
-    In few parts, because messages that were parked together come back together: if only as many could run as the very
-    moment allows, it would not be seen for long that all is well again.
+    The parts are large because messages that were parked together come back together. If the quota grew by the
+    millisecond, most of them would be parked again, and the breaker would take long to close.
     """
     part = min(_PARTS, 1 + _PARTS * elapsed_ms // interval_ms)
     return -(-quota * part // _PARTS)

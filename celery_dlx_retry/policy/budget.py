@@ -1,4 +1,4 @@
-"""Retry budgets as values: how many retries all tasks together may have, and what becomes of those beyond."""
+"""Retry budgets as values: how many retries all tasks together may have, and what happens to the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Budget:
-    """A policy says how often one task is retried; a budget how many retries all of them may have together.
+    """A policy limits the retries of one message; a budget limits the retries of all tasks together.
 
-    - ``share``: what a first attempt pays in. With 0.2 five of them pay for one retry.
-    - ``per_minute``: what comes in by itself. With both, both do.
-    - ``reserve``: what can be saved up, in retries; it is there at the start.
-    - ``over``: what becomes of a retry that is not paid for: DEAD, or so many seconds of waiting, if that is longer.
+    - ``share``: what each first attempt pays in. With 0.2, five of them pay for one retry.
+    - ``per_minute``: retries that are added each minute. You can set ``share``, ``per_minute`` or both.
+    - ``reserve``: the most retries that can be saved up. The budget starts with so many.
+    - ``over``: what happens to a retry over budget: DEAD, or it waits at least so many seconds.
     """
 
     share: float | None = None
@@ -32,7 +32,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.share is None and self.per_minute is None:
-            raise InvalidPolicy(what="Budget.share", value=None, wanted="given, or per_minute: else nothing pays")
+            raise InvalidPolicy(what="Budget.share", value=None, wanted="a number above 0, unless you set per_minute")
         for name in ("share", "per_minute"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
@@ -43,16 +43,16 @@ class Budget:
             raise InvalidPolicy(what="Budget.over", value=self.over, wanted="DEAD, or above 0 and up to ten years")
 
     def known_delays_ms(self) -> frozenset[int]:
-        """The delays that it is known to ask for, so that they can have lanes of their own."""
+        """Return the delay of retries over budget, so that a worker can make the lane for it."""
         return frozenset() if self.over is DEAD else frozenset((to_ms(self.over, what="Budget.over"),))
 
     def open(self, *, now_ms: int) -> Account:
-        """A full account."""
+        """Return a full account."""
         return Account(budget=self, balance=Fraction(self.reserve), at_ms=now_ms)
 
     def __repr__(self) -> str:
-        told = (each for each in fields(self) if getattr(self, each.name) != each.default)
-        arguments = (f"{each.name}={getattr(self, each.name)!r}" if each.kw_only else repr(self.share) for each in told)
+        given = (it for it in fields(self) if getattr(self, it.name) != it.default)
+        arguments = (f"{it.name}={getattr(self, it.name)!r}" if it.kw_only else repr(self.share) for it in given)
         return f"Budget({', '.join(arguments)})"
 
 
@@ -60,7 +60,7 @@ BudgetLike: TypeAlias = Budget | float
 
 
 def as_budget(value: BudgetLike) -> Budget:
-    """Take a budget as it is, and a number as a share."""
+    """Return a budget as it is, and a number as the budget with this share."""
     if isinstance(value, Budget):
         return value
     if is_number(value):
@@ -70,26 +70,29 @@ def as_budget(value: BudgetLike) -> Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What is left of a budget: fractions, for ten times 0.1 is to be one retry. ``now_ms`` is of any steady clock."""
+    """What is left of a budget. ``now_ms`` is from a monotonic clock.
+
+    The balance is a fraction, because ten times 0.1 must be one retry.
+    """
 
     budget: Budget
     balance: Fraction
     at_ms: int
 
     def after_first_attempt(self, *, now_ms: int) -> Account:
-        """It has paid in."""
+        """Return the account after a first attempt has paid in."""
         share = self.budget.share
         return self._at(now_ms)._with(Fraction(0) if share is None else as_fraction(share))  # noqa: SLF001 - our own
 
     def after_retry(self, *, now_ms: int) -> tuple[Account, bool]:
-        """The account after somebody wanted a retry, and whether it was paid for."""
+        """Return the account after a retry was asked for, and whether the budget pays for it."""
         account = self._at(now_ms)
         if account.balance < 1:
             return account, False
         return account._with(Fraction(-1)), True  # noqa: SLF001 - our own
 
     def after_refund(self) -> Account:
-        """A retry that was paid for was not made."""
+        """Return the account after a retry that was paid for did not take place."""
         return self._with(Fraction(1))
 
     def _at(self, now_ms: int) -> Account:
@@ -103,7 +106,7 @@ class Account:
 
 
 def over_budget(budget: Budget | None, wait: Wait) -> Decision:
-    """What becomes of a retry that was to wait and is beyond the budget; without one, that a full lane refused."""
+    """Decide about a retry that exceeds the budget, or that a full lane refused (then ``budget`` may be None)."""
     if budget is None or budget.over is DEAD:
         return Dead(Reason.BUDGET)
     delay_ms = max(wait.delay_ms, to_ms(budget.over, what="Budget.over"))

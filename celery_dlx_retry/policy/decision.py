@@ -1,4 +1,4 @@
-"""The decision: wait this long, dead for this reason, or leave it to Celery."""
+"""Decide about a failed attempt: wait and retry, make a dead letter, or leave the failure to Celery."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Wait:
     """Retry after this long."""
 
     delay_ms: int
-    #: The deadline: whoever makes the wait longer must not make it longer than this.
+    #: The policy's deadline: a budget must not extend the wait past it.
     latest_ms: int | None = field(default=None, compare=False, repr=False)
     #: The rule that granted it; None if the policy itself did.
     rule: RuleRetry | None = field(default=None, compare=False, repr=False)
@@ -71,16 +71,16 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """No retry; a dead letter."""
+    """Make a dead letter."""
 
     reason: Reason
-    #: What the policy itself raised when it was asked.
+    #: The error that the policy itself raised.
     fault: Exception | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LetFail:
-    """Not ours: Celery's own failure."""
+    """Leave the failure to Celery: no retry and no dead letter."""
 
 
 Decision: TypeAlias = Wait | Dead | LetFail
@@ -89,7 +89,7 @@ _NO_RETRIES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Asked(RetryIn):
-    """In place of an error: the task called ``self.retry()`` without one, and the policy chooses the delay."""
+    """Replaces the error if the task called ``self.retry()`` without one. The policy chooses the delay."""
 
     def __init__(self) -> None:
         DLXError.__init__(self, seconds=None, detail="the task asked for a retry")
@@ -113,15 +113,15 @@ def decide(  # noqa: PLR0913
     ``elapsed_ms`` is since the first failure, ``chance`` is uniform in [0, 1), ``now`` is a Unix timestamp.
     ``rule_retries`` are the retries that each rule has granted so far; all others are the policy's own.
     If they are not known (None), every rule counts all attempts.
-    It never raises because of a user's function: a predicate that raises does not match, which is logged, and a
-    backoff that raises or returns rubbish makes the message dead, and the decision carries the fault.
+    A user's function never makes it raise. A predicate that raises does not match, and a log line reports it. A backoff
+    that raises or returns an invalid delay gives Dead, and the decision carries the fault.
     """
     if isinstance(error, DeadLetter):
         return Dead(Reason.REQUESTED)
-    found, path, name = _applied(policy, error)
-    if isinstance(found, Verdict):
-        return Dead(Reason.FAILED) if found is DEAD else LetFail()
-    policy, retry = found, _retry_of(path, attempt=attempt, rule_retries=rule_retries)
+    applied, path, name = _applied(policy, error)
+    if isinstance(applied, Verdict):
+        return Dead(Reason.FAILED) if applied is DEAD else LetFail()
+    policy, retry = applied, _retry_of(path, attempt=attempt, rule_retries=rule_retries)
     if policy.retries is not None and retry > policy.retries:
         return Dead(Reason.EXHAUSTED)
     try:
@@ -145,7 +145,7 @@ def decide_without_policy(error: BaseException, *, attempt: int, max_retries: in
 
 
 def _applied(policy: Policy, error: BaseException) -> tuple[Policy | Verdict, str, str]:
-    """Return what decides about this error; if it is the policy of a rule, also the path and the name of the rule."""
+    """Return the policy or verdict for this error; if a rule has it, also the path and the name of the rule."""
     asked = isinstance(error, RetryIn)
     for position, rule in enumerate(policy.rules):
         # RetryIn asks for a retry explicitly: a catch-all On(Exception, DEAD) does not mean that.
@@ -153,8 +153,8 @@ def _applied(policy: Policy, error: BaseException) -> tuple[Policy | Verdict, st
             continue
         if isinstance(rule.then, Verdict):
             return rule.then, "", ""
-        found, path, name = _applied(rule.then, error)
-        return found, f"{position}.{path}" if path else str(position), name or show(rule.match)
+        applied, path, name = _applied(rule.then, error)
+        return applied, f"{position}.{path}" if path else str(position), name or show(rule.match)
     return (policy if asked or matches(policy.errors, error) else DEAD), "", ""
 
 
@@ -180,7 +180,7 @@ def _delay_ms(policy: Policy, error: BaseException, *, retry: int, chance: float
 
 
 def _hint_ms(policy: Policy, error: BaseException, *, now: float) -> int | None:
-    # RetryIn is the task's own word, heard even where servers' hints are not; the cap holds for both.
+    # A policy that ignores the hints of servers still obeys RetryIn. Its cap applies to both.
     if policy.retry_after is None and not isinstance(error, RetryIn):
         return None
     hint_ms = hinted_delay_ms(error, now=now)

@@ -1,4 +1,4 @@
-"""Spreading delays, so that what failed together does not come back together."""
+"""Spread delays, so that tasks that failed together do not come back together."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from celery_dlx_retry.values.durations import as_fraction, is_number
 
 @dataclass(frozen=True, slots=True)
 class FullJitter:
-    """Anything from no delay to the whole delay: the best spread, when a quick retry does no harm."""
+    """Any delay from 0 to the whole delay: the best spread, if a quick retry does no harm."""
 
     def apply(self, delay_ms: int, chance: float) -> int:
-        """``chance`` is uniform in [0, 1)."""
+        """Return the jittered delay; ``chance`` is uniform in [0, 1)."""
         return _share_of(delay_ms + 1, chance)
 
     def longest_within(self, limit_ms: int) -> int:
-        """The longest delay that it never makes longer than this."""
+        """Return the largest delay whose jittered value never exceeds ``limit_ms``."""
         return limit_ms
 
 
 @dataclass(frozen=True, slots=True)
 class ProportionalJitter:
-    """The delay, give or take a share of it: for delays that must keep their magnitude."""
+    """The delay plus or minus a share of it: for delays that must keep their magnitude."""
 
     share: float = 0.1
 
@@ -35,12 +35,12 @@ class ProportionalJitter:
             )
 
     def apply(self, delay_ms: int, chance: float) -> int:
-        """``chance`` is uniform in [0, 1)."""
+        """Return the jittered delay; ``chance`` is uniform in [0, 1)."""
         spread = int(delay_ms * as_fraction(self.share))
         return delay_ms - spread + _share_of(2 * spread + 1, chance)
 
     def longest_within(self, limit_ms: int) -> int:
-        """The longest delay that it never makes longer than this."""
+        """Return the largest delay whose jittered value never exceeds ``limit_ms``."""
         return int(limit_ms / (1 + as_fraction(self.share)))
 
 

@@ -1,4 +1,4 @@
-"""Policies as values: how long to wait before each retry, and which errors get one."""
+"""Policies as values: which errors are retried, and after which delays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DelayFunction: TypeAlias = Callable[[int, Any], Seconds | None]
 
 
 class Verdict(Enum):
-    """What a rule may say in place of a policy."""
+    """What a rule may have in place of a policy."""
 
     DEAD = "dead"
     LET_FAIL = "let-fail"
@@ -44,22 +44,22 @@ class Verdict(Enum):
 
 
 DEAD: Final = Verdict.DEAD
-"""No retry: dead letter now."""
+"""Do not retry; make a dead letter now."""
 
 LET_FAIL: Final = Verdict.LET_FAIL
-"""Not ours: Celery's own failure, and no dead letter."""
+"""Leave the failure to Celery: no retry and no dead letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Policy(ABC):
     """What every policy has; the subclasses add the backoff.
 
-    - ``retries``: after the first attempt; ``None`` is for ever.
+    - ``retries``: how many retries after the first attempt; ``None`` is no limit.
     - ``jitter``: applied to the backoff, after its limit.
-    - ``deadline``: counted from the first failure; a retry that would start later is not granted.
-    - ``rules``: the first ``On`` that matches decides in this policy's place, and counts its own retries.
-    - ``errors``: what is retried at all. The rest is dead.
-    - ``retry_after``: the longest wait that an error may ask for; ``None`` is not to listen to servers.
+    - ``deadline``: counted from the first failure; no retry starts later.
+    - ``rules``: the first ``On`` that matches the error decides instead of this policy, and counts its own retries.
+    - ``errors``: the errors that are retried. Any other makes a dead letter.
+    - ``retry_after``: the longest wait that an error may ask for; ``None`` ignores what servers ask for.
     """
 
     retries: int | None = 3
@@ -69,7 +69,7 @@ class Policy(ABC):
     errors: Match = Exception
     retry_after: Seconds | None = 3600
 
-    # Whether delay_ms depends on nothing but the retry.
+    # Whether delay_ms depends only on the retry.
     _foreseeable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -96,10 +96,10 @@ class Policy(ABC):
 
     @abstractmethod
     def delay_ms(self, retry: int, error: BaseException) -> int | None:
-        """Give the wait before this retry (1-based), before jitter; ``None`` is no more retries."""
+        """Return the wait before this retry (1-based), without jitter; ``None`` for no more retries."""
 
     def known_delays_ms(self) -> frozenset[int]:
-        """Every delay that this policy and its rules can be known to ask for, so that it can have its own lane."""
+        """Return all delays that can be known in advance, so that a worker can make their lanes."""
         known: set[int] = set()
         if self._foreseeable and self.jitter is None:
             retries = KNOWN_RETRIES if self.retries is None else min(self.retries, KNOWN_RETRIES)
@@ -112,22 +112,22 @@ class Policy(ABC):
         return frozenset(known)
 
     def _asked_ms(self, retry: int) -> int | None:
-        """The same as ``delay_ms`` where it can be foreseen, but as it was written: who asks for too much is told."""
+        """Return ``delay_ms()`` without the cap of ten years, so that a worker reports a delay that is too long."""
         return self.delay_ms(retry, Exception())
 
     def within(self, longest_ms: int) -> Policy:
-        """The same policy, in which every backoff that grows and names no limit of its own ends at this one."""
+        """Return the same policy with this limit for every growing backoff that has none."""
         policy = copy(self)
         object.__setattr__(policy, "rules", tuple(rule.within(longest_ms) for rule in self.rules))
         if isinstance(self, (Linear, Exponential)) and self.limit is None:
             top_ms = longest_ms if self.jitter is None else self.jitter.longest_within(longest_ms)
-            # A start beyond it was asked for in so many words, and is for others to refuse.
+            # A longer start was written explicitly: the worker refuses it.
             limit_ms = min(max(top_ms, _ms(self, "start")), MAX_DELAY_MS)
             object.__setattr__(policy, "limit", timedelta(milliseconds=limit_ms))
         return policy
 
     def __repr__(self) -> str:
-        # The backoff first, then what is common and not the default: as one would write it.
+        # As a user would write it: the backoff first, then the common fields that are not the default.
         shown = sorted(fields(self), key=lambda each: each.name in _COMMON)
         values = ((each, getattr(self, each.name)) for each in shown)
         arguments = (
@@ -141,7 +141,7 @@ class Policy(ABC):
 _COMMON: Final = frozenset(each.name for each in fields(Policy))
 
 
-# super() without arguments does not work in these: slots=True makes a second class, and super() means the first.
+# super() without arguments fails in these classes: slots=True makes a second class, and super() means the first.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -166,7 +166,7 @@ class Fixed(Policy):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Linear(Policy):
-    """``start``, then ``step`` more each time (as much as ``start``, unless told), up to ``limit``."""
+    """``start``, then ``step`` more each time, up to ``limit``. Without ``step`` it grows by ``start``."""
 
     start: Seconds
     step: Seconds | None = field(default=None, kw_only=True)
@@ -188,7 +188,7 @@ class Linear(Policy):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exponential(Policy):
-    """``start``, then ``factor`` times as much each time, up to ``limit``. The right one for overloaded services."""
+    """``start``, then ``factor`` times as much each time, up to ``limit``. Use it for overloaded services."""
 
     start: Seconds
     factor: float = field(default=2, kw_only=True)
@@ -205,9 +205,9 @@ class Exponential(Policy):
         """See ``Policy``."""
         start_ms, limit_ms = _ms(self, "start"), _limit_ms(self)
         if start_ms == 0:
-            return 0  # and not 0 * Infinity
+            return 0  # not 0 * Infinity
         if type(self.factor) is int and 1 <= retry <= _FEW_RETRIES:
-            delay_ms: int = start_ms * self.factor ** (retry - 1)  # as most are, and less work
+            delay_ms: int = start_ms * self.factor ** (retry - 1)  # most policies; faster than decimals
             return min(delay_ms, limit_ms)
         factor = as_fraction(self.factor)
         growth = _DECIMAL.power(_DECIMAL.divide(factor.numerator, factor.denominator), retry - 1)
@@ -217,16 +217,16 @@ class Exponential(Policy):
 
 _FEW_RETRIES: Final = 64
 
-# Exact for every delay below ten years, and the hundred-thousandth power is Infinity: quick, and no OverflowError.
+# Exact for every delay below ten years. The hundred-thousandth power is Infinity, quickly, and no OverflowError.
 _DECIMAL: Final = Context(prec=100, traps=[])
 
-# Stands for len(delays), which is not known yet where the default is written; None is taken, it means for ever.
+# The default of Delays.retries: len(delays) is not known yet, and None means no limit.
 _AS_MANY: Final[Any] = type("_AsMany", (), {"__repr__": lambda _self: "len(delays)"})()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Delays(Policy):
-    """These delays, one after the other, and no more retries than that; with more ``retries`` the last one repeats."""
+    """These delays, one after the other, and no more retries. If you set more ``retries``, the last delay repeats."""
 
     delays: Sequence[Seconds]
     retries: int | None = field(default=_AS_MANY, kw_only=True)
@@ -253,9 +253,10 @@ class Delays(Policy):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Custom(Policy):
-    """``function(retry, error)`` gives the seconds, or ``None`` for no more retries. ``retries`` still holds.
+    """``function(retry, error)`` returns the seconds, or ``None`` for no more retries. ``retries`` still applies.
 
-    Not for what a rule can say: these delays cannot be foreseen, so they are rounded up to the grid of lanes.
+    Prefer a rule where one is enough: the delays of a function are not known in advance, so they are rounded up to the
+    grid of lanes.
     """
 
     function: DelayFunction
@@ -270,7 +271,7 @@ class Custom(Policy):
         )
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:
-        """See ``Policy``. Raises what the function raises, and InvalidDelay if it returns rubbish."""
+        """See ``Policy``. Raise what the function raises, and InvalidDelay if it returns no valid delay."""
         delay = self.function(retry, error)
         return None if delay is None else min(to_ms(delay, what=f"{self!r}'s delay"), MAX_DELAY_MS)
 
@@ -279,7 +280,7 @@ PolicyLike: TypeAlias = Policy | Seconds | Sequence[Seconds] | DelayFunction
 
 
 def as_policy(value: PolicyLike) -> Policy:
-    """Take a policy as it is, one delay as Fixed, a list or tuple of delays as Delays, a function as Custom."""
+    """Return a policy as it is, one delay as Fixed, a list or tuple of delays as Delays, a function as Custom."""
     if isinstance(value, Policy):
         return value
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
@@ -292,7 +293,7 @@ def as_policy(value: PolicyLike) -> Policy:
 
 
 def _named_by_what_was_written(policy: Callable[[Any], Policy], value: Any) -> Policy:
-    """Whoever wrote ``policy=-5`` knows of no ``Fixed.delay``."""
+    """Make the policy; an error names ``policy``, as the user wrote it, and not ``Fixed.delay``."""
     try:
         return policy(value)
     except (InvalidDelay, InvalidPolicy) as problem:
@@ -305,7 +306,7 @@ _SHORTHAND: Final = re.compile(r"^\w+\.(delays?|function)")
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
 class On:
-    """For errors that match, ``then``: a policy of their own (or what ``as_policy`` takes), DEAD, or LET_FAIL."""
+    """A rule: for errors that match, ``then`` is a policy (or what ``as_policy`` takes), DEAD, or LET_FAIL."""
 
     match: Match
     then: Policy | Verdict
@@ -324,7 +325,7 @@ class On:
 
 
 def matches(match: Match, error: BaseException) -> bool:
-    """Say whether the error is meant. A predicate that raises does not match; its fault must not cost the message."""
+    """Return whether the error matches. A predicate that raises does not match: its fault must not cost the message."""
     try:
         if isinstance(match, (type, tuple)):
             return isinstance(error, match)
@@ -361,12 +362,12 @@ def _is_sequence(value: object) -> bool:
 
 
 def _is_function(value: object) -> bool:
-    # A class is callable too, but as_policy(ValueError) is a slip.
+    # A class is callable, too, but as_policy(ValueError) is a mistake.
     return callable(value) and not isinstance(value, type)
 
 
 def _takes(function: Callable[..., Any], *arguments: object) -> bool:
-    """Whether it can be called so; what does not tell its signature, as some of C's, is trusted."""
+    """Return whether it takes these arguments; True for functions without a signature, as some of C have none."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -387,7 +388,7 @@ def _is_match(value: object) -> bool:
 
 
 def show(value: object) -> str:
-    """Write it as in a program: a class or a function by its name."""
+    """Return it as in a program: a class or a function by its name."""
     if isinstance(value, tuple):
         return f"({', '.join(map(show, value))}{',' if len(value) == 1 else ''})"
     name = getattr(value, "__qualname__", None)

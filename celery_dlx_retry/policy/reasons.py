@@ -1,4 +1,4 @@
-"""Why a message is a dead letter; the values are on the wire and never change."""
+"""Why a message is a dead letter. The values are on the wire and never change."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from enum import Enum
 
 
 class Reason(str, Enum):
-    """One word per way to die, equal to its text."""
+    """One word for each reason; a member is equal to its text."""
 
     EXHAUSTED = "exhausted"  # no retry is left, or the deadline would pass
-    FAILED = "failed"  # an error that the policy does not retry
-    BUDGET = "budget"  # retries are left, but the budget for them is spent
-    REQUESTED = "requested"  # the task said so, or an operator
+    FAILED = "failed"  # the policy does not retry this error
+    BUDGET = "budget"  # retries are left, but the budget is spent
+    REQUESTED = "requested"  # the task or an operator asked for it
     REJECTED = "rejected"  # Reject(requeue=False)
     TIMEOUT = "timeout"  # hard time limit
-    WORKER_LOST = "worker-lost"  # the pool child was killed too often
+    WORKER_LOST = "worker-lost"  # its pool process was killed too often
     CRASH_LOOP = "crash-loop"  # the whole worker was killed too often
     UNKNOWN_TASK = "unknown-task"
     INVALID = "invalid"  # not a task message
@@ -24,5 +24,5 @@ class Reason(str, Enum):
     EXPIRED = "expired"
 
     def __str__(self) -> str:
-        # A plain str-Enum prints as Reason.FAILED, and in an f-string as one or the other, by Python version.
+        # A plain str-Enum prints as Reason.FAILED; what an f-string prints depends on the version of Python.
         return self.value

@@ -1,4 +1,4 @@
-"""The delay that an error itself names: RetryIn, a ``retry_after`` attribute, a Retry-After header."""
+"""Read the delay that an error names: RetryIn, a ``retry_after`` attribute, a Retry-After header."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def hinted_delay_ms(error: BaseException, *, now: float) -> int | None:
-    """Look where clients put it; ``None`` if nowhere, or if what is there makes no sense.
+    """Return the delay that an error names where HTTP clients put it; None if there is no valid one.
 
-    A date in the past is 0. A date without a zone is UTC.
+    A date in the past gives 0. A date without a time zone is UTC.
     """
     for place in _PLACES:
-        # Foreign objects: properties raise (httpx's do), headers are anything, dates overflow.
-        # A hint that cannot be read is no hint, and the backoff decides; that is worth no log line.
+        # Foreign objects: properties raise (those of httpx do), headers have any type, dates overflow.
+        # If a hint cannot be read, the backoff decides; this needs no log line.
         try:
             delay_ms = _read(place(error), now=now)
         except Exception:  # noqa: BLE001, S112
@@ -53,7 +53,7 @@ _PLACES: tuple[Callable[[Any], Any], ...] = (_own, _attribute, _response_header,
 
 
 def _header(headers: Any) -> Any:
-    # items(), not get(): urllib's headers are an email message and no Mapping, and a plain dict minds the case.
+    # items(), not get(): urllib's headers are an email message, not a Mapping, and a plain dict is case-sensitive.
     values = (value for name, value in headers.items() if isinstance(name, str) and name.lower() == "retry-after")
     return next(values, None)
 

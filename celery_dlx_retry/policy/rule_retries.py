@@ -1,4 +1,4 @@
-"""How many retries each rule of a policy has granted to a message, to and from its headers."""
+"""Count the retries that each rule of a policy has granted to a message, in a header of the message."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ class RuleRetry:
 
 
 def history_facts(rule: RuleRetry | None) -> dict[str, Any]:
-    """Return what the history of the message says of a retry that this rule granted, if any did."""
+    """Return the facts about the rule that granted a retry, for the history of the message."""
     return {} if rule is None else {"rule": rule.name, "rule_retry": rule.retry}
 
 
 def rule_retries_of(headers: Mapping[str, Any], *, retries: int) -> dict[str, int]:
     """Return the retries so far by the path of their rule; nothing if the header is missing, foreign or forged.
 
-    ``retries`` are all that the message has had. The policy counts those that no rule has granted: rules that claim
-    more than all would let it retry for ever.
+    ``retries`` is the count of all retries of the message. The policy counts those that no rule has granted: if the
+    rules could claim more than all, the message would be retried for ever.
     """
     text = headers.get(RULE_RETRIES)
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        counts = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict) or len(found) > _MOST_RULES:
+    if not isinstance(counts, dict) or len(counts) > _MOST_RULES:
         return {}
-    counts = {path: count for path, count in found.items() if _PATH.fullmatch(path) and is_count(count)}
+    counts = {path: count for path, count in counts.items() if _PATH.fullmatch(path) and is_count(count)}
     return counts if sum(counts.values()) <= retries else {}
 
 
 def with_rule_retry(headers: Mapping[str, Any], rule: RuleRetry | None, *, retries: int) -> dict[str, Any]:
-    """Return the headers after one more retry, which this rule granted, if any did; before it there were so many."""
+    """Return the headers with one more retry of this rule; ``retries`` is the count of all retries before it."""
     if rule is None:
         return dict(headers)
     counts = {path: count for path, count in rule_retries_of(headers, retries=retries).items() if path != rule.path}

@@ -1,4 +1,4 @@
-"""Ages, rates and shares as operators type them: ``2h``, ``50/s``, ``2%``; None if it is none."""
+"""Read ages, rates and shares as operators type them: ``2h``, ``50/s``, ``2%``. Other text gives None."""
 
 from __future__ import annotations
 
@@ -16,37 +16,36 @@ _ALL = 100
 
 
 def age_ms(text: str) -> int | None:
-    """``90s``, ``30m``, ``2h``, ``7d``, ``2w``, in milliseconds."""
-    found = _AGE.fullmatch(text.strip())
-    return int(Fraction(found[1]) * _UNIT_MS[found[2]]) if found else None
+    """Return an age like ``90s``, ``30m``, ``2h``, ``7d`` or ``2w`` in milliseconds."""
+    match = _AGE.fullmatch(text.strip())
+    return int(Fraction(match[1]) * _UNIT_MS[match[2]]) if match else None
 
 
 def rate_per_second(text: str) -> Fraction | None:
-    """``50/s``, ``600/m``, ``100/h``, per second."""
-    found = _RATE.fullmatch(text.strip())
-    rate = Fraction(found[1]) / _PER_SECONDS[found[2]] if found else None
-    return rate or None
+    """Return a rate like ``50/s``, ``600/m`` or ``100/h`` per second; None for a rate of 0."""
+    match = _RATE.fullmatch(text.strip())
+    return (Fraction(match[1]) / _PER_SECONDS[match[2]] or None) if match else None
 
 
 def share(text: str) -> Fraction | None:
-    """``2%`` is 1/50."""
-    found = _SHARE.fullmatch(text.strip())
-    part = Fraction(found[1]) / _ALL if found else None
+    """Return a share as a fraction: ``2%`` is 1/50."""
+    match = _SHARE.fullmatch(text.strip())
+    part = Fraction(match[1]) / _ALL if match else None
     return part if part is not None and part <= 1 else None
 
 
 @dataclass(slots=True)
 class Rate:
-    """A steady rate: each step has its moment, counted from the start, so that no error adds up."""
+    """A steady rate. The moment of each step is counted from the start, so that rounding errors do not add up."""
 
     per_second: Fraction
     _next: float | None = None
 
-    #: Who was held up for longer does not make up for it: a rate is there to protect somebody.
+    #: After a longer hold-up the schedule starts again: a burst to catch up would exceed the rate.
     _LONGEST_BEHIND_SECONDS: ClassVar[float] = 1.0
 
     def seconds_to_wait(self, now: float) -> float:
-        """How long before the next step; ``now`` is a clock that only goes forward."""
+        """Return the wait before the next step; ``now`` is from a monotonic clock."""
         if self._next is None or now - self._next > self._LONGEST_BEHIND_SECONDS:
             self._next = now
         wait = max(0.0, self._next - now)

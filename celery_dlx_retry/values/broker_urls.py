@@ -1,8 +1,7 @@
-"""Which URLs can be read without doubt, and what may be shown of a URL.
+"""Read URLs of brokers, and show them without passwords.
 
-A URL that is slightly wrong has its password in the wrong place: ``user:secret@host`` has no host name at all, and
-``amqp://user:12/34@host`` reads as host ``user``, port 12. So nothing of such a URL is shown, not even an error that
-quotes a part of it.
+In a malformed URL the password may be anywhere: ``user:secret@host`` has no host name, and ``amqp://user:12/34@host``
+reads as host ``user``, port 12. So we show no part of such a URL, and no error that quotes one.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from celery_dlx_retry.errors import BadBrokerURL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What is shown instead of a URL that cannot be read.
+#: The text that we show in place of a URL that cannot be read.
 UNREADABLE = "a URL that cannot be read"
-#: What URLs of RabbitMQ begin with.
+#: The schemes of RabbitMQ.
 AMQP_SCHEMES = frozenset({"amqp", "amqps", "pyamqp"})
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*", re.ASCII | re.IGNORECASE)
@@ -47,12 +46,12 @@ def read_url(url: str) -> SplitResult | None:
 
 
 def is_host(text: str) -> bool:
-    """Whether this is a host name or an address, and nothing else."""
+    """Return whether the whole text is a host name or an address."""
     return bool(_HOST.fullmatch(text) or _IPV6.fullmatch(text))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host name or address is this machine."""
+    """Return whether this host name or address is the local machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -60,12 +59,12 @@ def is_loopback(host: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """Return a host as a URL has it."""
+    """Return a host as a URL writes it: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def scheme_of(url: str) -> str:
-    """Return what a URL begins with; empty if it has no scheme."""
+    """Return the scheme of a URL; empty if it has none."""
     scheme, separator, _ = url.partition("://")
     return scheme if separator and _SCHEME.fullmatch(scheme) else ""
 
@@ -73,7 +72,7 @@ def scheme_of(url: str) -> str:
 def shown_url(url: Any) -> str:
     """Return a URL, or several, without credentials and query; UNREADABLE if one of them cannot be read."""
     parts = [_shown(it) for it in urls_in(url)]
-    # A ";" in a password makes several URLs of one, and some of them may look well.
+    # A ";" in a password splits one URL into several, and some of them may look sound.
     return UNREADABLE if UNREADABLE in parts else "; ".join(parts)
 
 
@@ -84,10 +83,10 @@ def urls_in(setting: Any) -> list[str]:
 
 
 def check_broker_urls(setting: Any) -> None:
-    """Raise BadBrokerURL if Kombu would take one of these for RabbitMQ, and one of them cannot be read.
+    """Raise BadBrokerURL if one of these URLs is RabbitMQ's and one of them cannot be read.
 
-    A connection to RabbitMQ does not fail over to another kind of broker: Kombu reads that URL in the middle of an
-    error, and quotes what it does not understand.
+    A URL of another kind of broker beside one of RabbitMQ is refused, too: Kombu reads it only when it fails over, and
+    then raises an error that quotes it.
     """
     urls = urls_in(setting)
     is_rabbitmq = any(map(_is_for_rabbitmq, urls))
@@ -97,7 +96,7 @@ def check_broker_urls(setting: Any) -> None:
 
 
 def _is_for_rabbitmq(url: str) -> bool:
-    """Whether Kombu takes it for RabbitMQ: also what has no scheme, and all that is behind ``amqp+``."""
+    """Return whether Kombu uses its RabbitMQ transport: also without a scheme, and for ``amqp+…``."""
     scheme = scheme_of(url).lower()
     return not scheme or scheme.partition("+")[0] in AMQP_SCHEMES
 
@@ -105,13 +104,13 @@ def _is_for_rabbitmq(url: str) -> bool:
 def _is_readable_broker(url: str) -> bool:
     scheme = scheme_of(url).lower()
     if not scheme:
-        return bool(_HOST.fullmatch(url))  # Kombu takes all that has no scheme for a host name
+        return bool(_HOST.fullmatch(url))  # Kombu takes a text without a scheme for a host name
     parts = read_url(url) if scheme in AMQP_SCHEMES else None
     return parts is not None and all(_is_option(*option) for option in parse_qsl(parts.query))
 
 
 def _is_option(name: str, value: str) -> bool:
-    """Whether Kombu takes it: it reads the options of a URL to fail over to only when it does, and quotes them."""
+    """Return whether Kombu accepts this option. It reads it only when it fails over, and its error quotes it."""
     if name in {"heartbeat", "connect_timeout"}:
         return bool(_SECONDS.fullmatch(value))
     return name != "login_method" or value in _LOGIN_METHODS

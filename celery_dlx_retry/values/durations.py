@@ -1,4 +1,4 @@
-"""Seconds as users write them, milliseconds as the broker counts them."""
+"""Convert durations: users write seconds, the broker counts milliseconds."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Seconds: TypeAlias = int | float | timedelta
 
 _SECOND_MS = 1000
 _UNITS = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000))
-_LAST_EXACT = 2**53  # from here on a float is not the number that was typed
+_LAST_EXACT = 2**53  # from here on a float may differ from the number that was typed
 
 
 def to_ms(value: Seconds, *, what: str) -> int:
-    """Whole milliseconds, rounded up: a delay may be late, never early.
+    """Return whole milliseconds, rounded up: a delay may be late, never early.
 
     ``what`` names the value in the error: ``"Fixed.delay"``.
     """
     if (type(value) is int or type(value) is float) and 0 <= value < _LAST_EXACT and value == int(value):
-        return int(value) * 1000  # as most delays are, and without fractions
+        return int(value) * 1000  # most delays; faster than fractions
     if isinstance(value, timedelta):
-        # Not total_seconds(): that is a float, and loses microseconds beyond 270 years.
+        # Not total_seconds(): it returns a float, which loses microseconds beyond 270 years.
         milliseconds = Fraction(value // timedelta(microseconds=1), 1000)
     elif is_number(value):
         milliseconds = as_fraction(value) * 1000
@@ -37,7 +37,7 @@ def to_ms(value: Seconds, *, what: str) -> int:
 
 
 def format_duration(milliseconds: int) -> str:
-    """For a sentence: ``4000 days``, ``1 h 30 min``, ``5.001 s``, ``90 ms``; every digit that there is."""
+    """Return a duration for a sentence, unrounded: ``4000 days``, ``1 h 30 min``, ``5.001 s``, ``90 ms``."""
     if 0 < milliseconds < _SECOND_MS:
         return f"{milliseconds} ms"
     parts, rest = [], milliseconds
@@ -50,18 +50,18 @@ def format_duration(milliseconds: int) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite int or float; ``True`` is no number, nor is an int that Python cannot print."""
+    """Return whether it is a finite int or float, not a bool, and not an int that Python cannot print."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number from 0 on."""
+    """Return whether it is a whole number from 0 on."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
 def as_fraction(value: float) -> Fraction:
-    """Give the number that was typed: 1.1 is 11/10, not 1.100000000000000088…, which would round up to 1101 ms."""
-    # float's own repr, because subclasses (NumPy's) print themselves differently.
+    """Return the number that was typed: 1.1 is 11/10, not 1.100000000000000088…, which would round up to 1101 ms."""
+    # float's own repr, because subclasses (NumPy's) have another one.
     return Fraction(float.__repr__(value)) if isinstance(value, float) else Fraction(value)

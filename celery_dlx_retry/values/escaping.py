@@ -1,4 +1,4 @@
-"""Text from messages, made safe for terminals, logs and readers of JSON."""
+"""Make text from messages safe for terminals, logs and readers of JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from celery_dlx_retry.errors import Unreadable
 
-# How deep a value may be nested that json.dumps() does not take as it is.
+# The deepest nesting of a value that json.dumps() refuses and that we convert.
 _LEVELS = 100
 
 
 def printable(text: str) -> str:
-    r"""Return the text on one line that steers no terminal: ``\n``, ``\x1b``, ``\u202e`` are written as escapes."""
+    r"""Return the text on one line, with escapes for control characters: ``\n``, ``\x1b``, ``\u202e``."""
     if text.isprintable():
         return text
     return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in text)
@@ -24,26 +24,26 @@ def json_text(value: Any) -> str:
     r"""Return strict JSON in ASCII.
 
     JSON has no NaN and no infinity: they become ``{"$float": "nan"}``, as in an export. Strict readers refuse a lone
-    surrogate: it becomes the six characters ``\ud800``. What is nested too deeply becomes ``{"$deep": true}``.
+    surrogate: it becomes the six characters ``\ud800``. A value nested too deeply becomes ``{"$deep": true}``.
     """
     try:
         text = json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         pass
     else:
-        # With ensure_ascii each surrogate begins so. Others that do, as some of Korean, only cost time.
+        # With ensure_ascii each surrogate begins like this. Some Korean letters do, too; they only cost time.
         if "\\ud" not in text:
             return text
     return json.dumps(_strict(value, _LEVELS))
 
 
 def readable_json(value: Any) -> str:
-    r"""Return indented JSON for an editor: letters as they are, and what is not printable as ``\u202e``."""
+    r"""Return indented JSON for an editor: only characters that are not printable are escaped, as ``\u202e``."""
     try:
         text = json.dumps(value, indent=2, ensure_ascii=False)
     except RecursionError as exc:
         raise Unreadable(problem="it is nested too deeply for an editor") from exc
-    # Outside of strings JSON has ASCII only, so this changes strings alone, and no value.
+    # JSON is ASCII outside of strings, so this changes only strings, and not their values.
     return "".join(it if it.isprintable() or it == "\n" else json.dumps(it)[1:-1] for it in text)
 
 
@@ -62,12 +62,12 @@ def _strict(value: Any, levels: int) -> Any:
 
 
 class _Escaping(logging.Filter):
-    """Keeps each record on one line, whatever names, ids and errors it quotes; a traceback follows as it is."""
+    """Keeps the message of each record on one line. A traceback follows as it is."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             line = record.getMessage()
-        except Exception:  # noqa: BLE001 - an object that cannot be printed: logging itself reports it, as always
+        except Exception:  # noqa: BLE001 - logging itself reports an object that cannot be printed
             return True
         if not line.isprintable():
             record.msg, record.args = printable(line), ()
@@ -78,6 +78,6 @@ _ESCAPING = _Escaping()
 
 
 def escaped(logger: logging.Logger) -> logging.Logger:
-    """Return the same logger; from now on no message can forge a second line in its log."""
+    """Return the same logger. From now on no message can forge a second line in its log."""
     logger.addFilter(_ESCAPING)
     return logger

@@ -1,8 +1,8 @@
-"""Which text can be the name of a queue, an exchange or a routing key."""
+"""Check names of queues and exchanges, and routing keys."""
 
 from __future__ import annotations
 
-#: An AMQP short string.
+#: The most bytes of an AMQP short string: a name, a routing key, a text property.
 NAME_BYTES = 255
 
 
@@ -18,9 +18,9 @@ def name_problem(name: object, *, most: int = NAME_BYTES) -> str:
 
 
 def new_name_problem(name: object, *, most: int = NAME_BYTES) -> str:
-    """Return why we would not give this name to a queue; empty if we would.
+    """Return why we do not give this name to a queue; empty if we do.
 
-    RabbitMQ takes more: but a name with a newline in it forges lines wherever it is printed.
+    RabbitMQ accepts more names. But a name with a newline in it would forge a line in a log.
     """
     if problem := name_problem(name, most=most):
         return problem

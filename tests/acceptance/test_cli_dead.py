@@ -306,7 +306,7 @@ def test_a_file_with_a_broken_line_imports_nothing(desk, tmp_path):
     refused = desk.dlx("import", str(tmp_path / "broken"), "--yes", code=1)
     absent = desk.dlx("import", str(tmp_path / "absent"), "--yes", code=2)
 
-    assert "Line 2 is no exported dead letter" in refused.stderr
+    assert "Line 2 is not an exported dead letter" in refused.stderr
     assert "There is no file" in absent.stderr
     desk.lying(1)
 

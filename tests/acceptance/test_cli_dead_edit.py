@@ -141,7 +141,7 @@ def test_what_the_task_would_not_take_and_what_is_no_json_stays_as_it_is(desk):
     never = desk.dlx("edit", "x", "--undo", "--yes", code=1)
 
     assert (
-        "'project.succeed' would not take these arguments: got an unexpected keyword argument 'colour'" in misfit.stderr
+        "'project.succeed' does not take these arguments: got an unexpected keyword argument 'colour'" in misfit.stderr
     )
     assert "there must be JSON" in no_json.stderr
     assert "its body is application/x-python-serialize, not JSON" in pickled.stderr

@@ -150,8 +150,8 @@ def test_a_letter_that_names_a_queue_of_others_stays_until_the_operator_names_it
     assert (planned[-1]["would_replay"], planned[-1]["would_keep"]) == (1, 1)
     (kept,) = (row for row in replayed if row["event"] == "kept")
     assert kept["problem"] == (
-        f"It stays dead: it names the work queue '{victim}', which this app does not know. "
-        "If you know where it belongs, replay it with --to-queue."
+        f"The dead letter stays: it names the work queue '{victim}', which this app does not know. "
+        "If you know its work queue, replay it with --to-queue."
     )
     assert f"to {victim}, which this app does not know?" in asked.stderr
     assert [message.headers["id"] for message in desk.take(victim)] == ["liar"]
@@ -169,7 +169,7 @@ def test_a_letter_that_names_no_queue_at_all_is_kept_and_the_others_have_their_t
     done = desk.dlx("replay", "--all", "--yes", code=1)
 
     assert done.stdout.splitlines()[-1] == "1 replayed, 1 kept"
-    assert "kept liar: It stays dead: " in done.stdout
+    assert "kept liar: The dead letter stays: " in done.stdout
     assert not set("\x1b\x07\u202e") & set(done.output)
     desk.lying(1)
 

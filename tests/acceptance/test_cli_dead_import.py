@@ -137,7 +137,7 @@ def test_a_line_that_cannot_be_imported_is_named_and_nothing_is_imported(shared_
     refused = shared_desk.dlx("import", str(file), "--yes", code=1)
 
     (told,) = (it for it in refused.stderr.splitlines() if not it.startswith("Note: "))
-    assert told.startswith("Error: Line 2 is no exported dead letter: ")
+    assert told.startswith("Error: Line 2 is not an exported dead letter: ")
     assert told.endswith(". Nothing was imported.")
     assert told.isprintable()
     assert len(told) < 600
@@ -158,7 +158,7 @@ def test_the_header_that_cannot_be_imported_is_named(shared_desk, place, tmp_pat
 
     refused = shared_desk.dlx("import", str(file), "--yes", code=1)
 
-    assert f"Line 1 is no exported dead letter: {problem}" in refused.stderr
+    assert f"Line 1 is not an exported dead letter: {problem}" in refused.stderr
 
 
 values = st.recursive(
@@ -212,7 +212,7 @@ def test_a_body_that_the_broker_does_not_take_is_found_before_anything_is_import
 
     lying = shared_desk.take(place["dead"])
     assert (done.exit_code, len(lying)) in {(0, 2), (1, 0)}
-    assert (f"Line 2 is no exported dead letter: the broker takes no body of {length} bytes" in done.stderr) == (
+    assert (f"Line 2 is not an exported dead letter: the broker takes no body of {length} bytes" in done.stderr) == (
         not lying
     )
 

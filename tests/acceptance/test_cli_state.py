@@ -122,7 +122,9 @@ def test_a_lane_that_somebody_looks_into_is_told_and_the_others_are_shown(projec
     assert f"another command reads {lane}. Tasks that it holds are not counted." in status
     assert "waiting, 0 shown\n" in listed
     for told in (listed, moved):
-        assert "somebody else does; try again in a moment" in told if kind == "quorum" else "Somebody looks" in told
+        assert (
+            "another process reads it; try again in a moment" in told if kind == "quorum" else "Somebody looks" in told
+        )
     assert "audit waiting run by=" in moved
     eventually(lambda: project.depth(lane) == 3)
 

@@ -102,7 +102,7 @@ def test_without_a_broker_the_demo_says_so_in_one_sentence():
     )
 
     assert done.returncode == 2
-    assert re.fullmatch(r"No RabbitMQ could be had \(.*\)\. Give one .*\n", done.stderr)
+    assert re.fullmatch(r"No RabbitMQ is available \(.*\)\. Name one .*\n", done.stderr)
 
 
 def environment(url):

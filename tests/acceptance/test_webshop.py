@@ -88,7 +88,7 @@ def test_without_a_broker_the_shops_say_so_in_one_sentence():
     done = run("-m", "example_project.webshop", url=f"amqp://guest:guest@127.0.0.1:{port}//")
 
     assert done.returncode == 2
-    assert re.fullmatch(r"No RabbitMQ could be had \(.*\)\. Give one .*\n", done.stderr)
+    assert re.fullmatch(r"No RabbitMQ is available \(.*\)\. Name one .*\n", done.stderr)
 
 
 def test_the_page_shows_the_difference_to_plain_celery():

@@ -191,7 +191,7 @@ OVER = "DEAD, or above 0 and up to ten years"
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({}, "Budget.share is None; it must be given, or per_minute: else nothing pays."),
+        ({}, "Budget.share is None; it must be a number above 0, unless you set per_minute."),
         ({"share": 0}, f"Budget.share is 0; it must be {NUMBER}."),
         ({"share": -1}, f"Budget.share is -1; it must be {NUMBER}."),
         ({"share": float("nan")}, f"Budget.share is nan; it must be {NUMBER}."),

@@ -75,7 +75,7 @@ def test_a_line_is_one_line_of_ascii():
 def test_what_is_no_export_is_named_by_its_line(change):
     line = json.dumps({**json.loads(to_line(a_letter())), **change})
 
-    with pytest.raises(InvalidExportLine, match="Line 3 is no exported dead letter"):
+    with pytest.raises(InvalidExportLine, match="Line 3 is not an exported dead letter"):
         from_line(line, number=3)
 
 

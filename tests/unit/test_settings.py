@@ -80,11 +80,11 @@ def test_a_setting_changes_its_attribute_and_no_other(setting, value, attribute,
     assert as_dict(Settings.read({setting: value})) == {**DEFAULTS, attribute: meaning}
 
 
-PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, without RabbitMQ's own 'amq.' in front"
+PREFIX = "1 to 100 letters, digits, dots, dashes, colons or _, and must not start with RabbitMQ's 'amq.'"
 TYPE = '"classic" or "quorum"'
 PATTERN = (
-    "1 to 200 bytes of printable text, without 'amq.' in front, in which {queue} may stand for the name of the work "
-    'queue, and not "{queue}" alone'
+    "1 to 200 bytes of printable text that does not start with 'amq.', and more than {queue}, which is replaced by the "
+    "name of the work queue"
 )
 GRID = "a number from 1.01 to 2"
 BUDGET = "a Budget, a share (a number above 0), or None"
@@ -186,15 +186,15 @@ def test_a_bad_value_fails_with_what_is_and_what_should_be(setting, value, wante
             {"dlx_prefix": "a b"},
             (
                 "dlx_prefix is 'a b'; it must be 1 to 100 letters, digits, dots, dashes, colons or _, "
-                "without RabbitMQ's own 'amq.' in front."
+                "and must not start with RabbitMQ's 'amq.'."
             ),
         ),
         ({"dlx_queue_type": "stream"}, 'dlx_queue_type is \'stream\'; it must be "classic" or "quorum".'),
         (
             {"dlx_dead_letter_queue": "{queue}"},
             (
-                "dlx_dead_letter_queue is '{queue}'; it must be 1 to 200 bytes of printable text, without 'amq.' in "
-                'front, in which {queue} may stand for the name of the work queue, and not "{queue}" alone.'
+                "dlx_dead_letter_queue is '{queue}'; it must be 1 to 200 bytes of printable text that does not start "
+                "with 'amq.', and more than {queue}, which is replaced by the name of the work queue."
             ),
         ),
         ({"dlx_grid": 3}, "dlx_grid is 3; it must be a number from 1.01 to 2."),
