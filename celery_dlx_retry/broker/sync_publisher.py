@@ -31,9 +31,10 @@ from celery_dlx_retry.errors import (
     Unreachable,
     Unroutable,
 )
-from celery_dlx_retry.wire.header_size import check_name, check_properties, fitted, has_room, room_beside, size_of
+from celery_dlx_retry.wire.header_size import check_name, check_properties, has_room, room_beside, size_of
 from celery_dlx_retry.wire.headers import without_broker_headers
 from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.trimmed_headers import trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -196,7 +197,7 @@ class ConfirmedProducer(Producer):
         check_name("its routing key", routing_key)
         room = room_beside(properties)
         if not has_room(headers, room=room):
-            headers = fitted(headers, room=room)
+            headers = trimmed(headers, room=room)
             if not is_copy and not has_room(headers, room=room):
                 raise HeadersTooLong(size=size_of(headers), room=room)
         options.update(

@@ -1,6 +1,6 @@
-"""A dead letter as one line of JSON and back, with nothing lost on the way.
+"""Write a dead letter as one line of JSON, and read it again without loss.
 
-JSON has no bytes, times or decimals, and AMQP tables have: those are written as ``{"$bytes": …}`` and the like.
+AMQP has bytes, times and decimals, and JSON does not: they are written as ``{"$bytes": …}`` and the like.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = "celery-dlx-retry dead letter 1"
 
 
 def to_line(letter: DeadMessage) -> str:
-    """One line, without its end."""
+    """Return a dead letter as one line, without a newline."""
     message = letter.message
     own = {"application_headers", "content_type", "content_encoding"}
     return json.dumps(
@@ -42,13 +42,13 @@ def to_line(letter: DeadMessage) -> str:
 
 
 def from_line(line: str | bytes, *, number: int) -> tuple[str, Message]:
-    """The dead-letter queue and the message of a line; raises NoExport, which names the line."""
+    """Return the dead-letter queue and the message of a line; raise InvalidExportLine, which names the line."""
     try:
-        found = json.loads(line)
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        letter = json.loads(line)
+        if not isinstance(letter, dict) or letter.get("format") != FORMAT:
             raise InvalidExportLine(line=number, problem=f"its format is not {FORMAT!r}")
-        queue, kind, encoding = found["queue"], found["content_type"], found["content_encoding"]
-        body, headers, properties = (_unpacked(found[name]) for name in ("body", "headers", "properties"))
+        queue, kind, encoding = letter["queue"], letter["content_type"], letter["content_encoding"]
+        body, headers, properties = (_unpacked(letter[name]) for name in ("body", "headers", "properties"))
         body = body.encode() if isinstance(body, str) else body
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OSError, RecursionError) as exc:
         raise InvalidExportLine(line=number, problem=f"it cannot be read ({type(exc).__name__})") from exc
@@ -67,7 +67,7 @@ def from_line(line: str | bytes, *, number: int) -> tuple[str, Message]:
 
 
 def shown(value: Any) -> Any:
-    """A header's value as ``--json`` and people get to see it."""
+    """Return the value of a header for ``--json`` and for people."""
     return _packed(value)
 
 

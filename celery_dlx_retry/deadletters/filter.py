@@ -1,4 +1,4 @@
-"""Which dead letters are meant: by id, queue, task, reason, exception, text, age, group."""
+"""Select dead letters by id, queue, task, reason, exception, text, age, group."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Those that match everything that is given; of several values of one kind, any."""
+    """Matches letters that meet every condition; of several values of one condition, any."""
 
     ids: frozenset[str] = frozenset()
-    #: Work queues; for a dead-letter queue that several of them share.
+    #: Work queues, for a dead-letter queue that several of them share.
     queues: frozenset[str] = frozenset()
-    #: Names, in which ``*`` stands for anything.
+    #: Names; ``*`` matches any text.
     tasks: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     exceptions: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    #: In the error, the traceback or the representation of the arguments, in small or capital letters.
+    #: Text in the error, the traceback or the representation of the arguments; case does not matter.
     text: str = ""
     died_before_ms: int | None = None
     died_after_ms: int | None = None
@@ -31,12 +31,12 @@ class LetterFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it lets everything through."""
+        """Return whether it matches every letter."""
         return all(getattr(self, field.name) == field.default for field in fields(self))
 
     @property
     def told(self) -> str:
-        """Which filters, for a log: how many ids, and never the text, which may be an argument's."""
+        """Return the conditions for a log: only the number of ids, and not the text, which may be an argument."""
         parts = [f"ids:{len(self.ids)}"] if self.ids else []
         for name in ("tasks", "reasons", "exceptions", "groups"):
             parts += [f"{name}:{'|'.join(values)}"] if (values := getattr(self, name)) else []
@@ -50,7 +50,7 @@ class LetterFilter:
         return ",".join(parts) or "all"
 
     def __call__(self, letter: DeadMessage) -> bool:
-        """Whether this one is meant."""
+        """Return whether this letter matches."""
         record = letter.record
         return (
             (not self.ids or record.task_id in self.ids)
@@ -68,15 +68,15 @@ class LetterFilter:
         if self.died_before_ms is None and self.died_after_ms is None:
             return True
         if not died_at_ms:
-            return False  # nobody knows how old it is
+            return False  # its age is not known
         return (self.died_before_ms is None or died_at_ms < self.died_before_ms) and (
             self.died_after_ms is None or died_at_ms >= self.died_after_ms
         )
 
     def _has_text(self, letter: DeadMessage) -> bool:
         headers, record = letter.message.headers, letter.record
-        told = (record.error, record.traceback, headers.get("argsrepr"), headers.get("kwargsrepr"))
-        return any(self.text.casefold() in str(part).casefold() for part in told if part)
+        texts = (record.error, record.traceback, headers.get("argsrepr"), headers.get("kwargsrepr"))
+        return any(self.text.casefold() in str(text).casefold() for text in texts if text)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

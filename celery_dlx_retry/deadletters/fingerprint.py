@@ -1,4 +1,4 @@
-"""What makes two dead letters the same failure: exception type and innermost application frame."""
+"""The fingerprint of a dead letter: exception type and innermost frame of the application."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.wire.dead_record import DeadRecord
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
-# Code that is installed, or ours; the standard library lies in …/lib/python3.x/.
+# Paths of installed packages, of this package, and of the standard library: …/lib/python3.x/.
 _INSTALLED = re.compile(
     r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
 )
@@ -20,19 +20,19 @@ _INSTALLED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What failed, and where; ``group`` is a short name for both."""
+    """What failed, and where. Letters with the same fingerprint are one group."""
 
     error: str
     where: str
 
     @property
     def group(self) -> str:
-        """Eight digits that stay the same over hosts, releases and lines moved within a function."""
+        """Return eight digits. They do not depend on the host, the release, or the line within a function."""
         return blake2b(f"{self.error}\0{self.where}".encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def fingerprint(record: DeadRecord) -> Fingerprint:
-    """Of a dead letter. Without traceback (killed, timed out, unknown) its task stands for the frame."""
+    """Return the fingerprint of a dead letter; without a traceback (killed, timed out) its task replaces the frame."""
     return Fingerprint(error=record.error_type or str(record.reason), where=_frame(record.traceback) or record.task)
 
 
@@ -42,6 +42,6 @@ def _frame(traceback: str) -> str:
     if not frames:
         return ""
     innermost = (ours or frames)[-1]
-    # Of the path its last two parts: hosts and releases differ in what stands before.
+    # Only the last two parts of the path: the rest differs between hosts and releases.
     path = PurePosixPath(innermost["path"].replace("\\", "/"))
     return f"{'/'.join(path.parts[-2:]).lstrip('/')}:{innermost['function'].strip()}"

@@ -1,4 +1,4 @@
-"""Dead letters counted by what failed where; a counter for each group, however many letters there are."""
+"""Count dead letters by fingerprint, in constant memory for each group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """All that is kept of the letters of one fingerprint; the newest is the sample."""
+    """The counts of the letters of one fingerprint; the newest letter is the sample."""
 
     fingerprint: Fingerprint
     count: int = 0
@@ -27,7 +27,7 @@ class Group:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, letter: DeadMessage) -> None:
-        """Count one more."""
+        """Count one more letter."""
         record = letter.record
         at_ms = record.died_at_ms
         self.count += 1
@@ -41,7 +41,7 @@ class Group:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields of ``--json``."""
+        """Return the fields for ``--json``."""
         return {
             "group": self.fingerprint.group,
             "count": self.count,
@@ -57,7 +57,7 @@ class Group:
 
 
 def grouped(letters: Iterable[DeadMessage]) -> list[Group]:
-    """The groups of these letters, the largest first."""
+    """Return the groups of these letters, the largest first."""
     groups: dict[Fingerprint, Group] = {}
     for letter in letters:
         key = letter.fingerprint

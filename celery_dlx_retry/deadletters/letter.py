@@ -1,4 +1,4 @@
-"""A dead letter as a value: its message, and what is known of its death."""
+"""A dead letter as a value: its message and its record."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadMessage:
-    """A dead letter as it lies in its queue."""
+    """A dead letter in its queue."""
 
     message: Message
     record: DeadRecord
     history: tuple[Failure, ...]
     replays: int
-    #: The dead-letter queue that it lies in.
+    #: The dead-letter queue that it is in.
     queue: str
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What makes it the same failure as others."""
+        """Return the fingerprint of its failure."""
         return fingerprint(self.record)
 
     @property
     def unreadable(self) -> str:
-        """Name the headers and properties that cannot be decoded; empty if all can be."""
+        """Name the headers and properties that cannot be decoded; empty if all can."""
         return unreadable_of(self.message.headers)
 
     def without_content(self) -> DeadMessage:
-        """Return what a list shows of it: neither body nor headers, which may be long."""
+        """Return the letter without body and headers, which may be long; a list does not show them."""
         empty = Message(body=b"", content_type=None, content_encoding=None, headers={}, properties={})
         return replace(self, message=empty)
 
 
 def dead_message(message: Message, *, queue: str, exchange: str, routing_key: str) -> DeadMessage:
-    """What a message in a dead-letter queue tells; exchange and routing key are those that it came by."""
+    """Return the dead letter of a message in this queue, which it reached by this exchange and routing key."""
     headers = message.headers
     return DeadMessage(
         message=message,
@@ -57,7 +57,7 @@ def dead_message(message: Message, *, queue: str, exchange: str, routing_key: st
 
 
 def facts_of(letter: DeadMessage) -> dict[str, Any]:
-    """The fields of ``--json``; neither arguments nor body."""
+    """Return the fields for ``--json``, without arguments and body."""
     return {
         **asdict(letter.record),
         "reason": str(letter.record.reason),
@@ -73,7 +73,7 @@ def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> D
     record = record_of(headers)
     work_queue = routing_key if is_orphan_exchange(exchange) else _orphan_of(headers)
     if work_queue:
-        # An orphan: it waited, and its work queue was gone.
+        # An orphan: when its wait was over, its work queue did not exist.
         return replace(
             record or _foreign(headers), reason=Reason.UNROUTABLE, queue=work_queue, dead_letter_key=work_queue
         )
@@ -81,7 +81,7 @@ def _record(headers: Mapping[str, Any], *, exchange: str, routing_key: str) -> D
 
 
 def _orphan_of(headers: Mapping[str, Any]) -> str:
-    """The work queue of an orphan that was exported and imported: the broker's own header still tells."""
+    """Return the work queue of an orphan that was exported and imported: x-death still names it."""
     death = last_death(headers)
     if death is None:
         return ""
@@ -91,7 +91,7 @@ def _orphan_of(headers: Mapping[str, Any]) -> str:
 
 
 def _foreign(headers: Mapping[str, Any]) -> DeadRecord:
-    """Somebody put it there by hand: where it belongs is not known."""
+    """Return the record of a message that is not ours. Its work queue is not known."""
     return DeadRecord(
         reason=Reason.INVALID,
         task=str(headers.get("task", "")),

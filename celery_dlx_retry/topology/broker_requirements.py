@@ -1,4 +1,4 @@
-"""What a broker says of itself when a connection opens, and whether that is enough for us."""
+"""Check the product, version and capabilities that a broker names when a connection opens."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 RABBITMQ = "RabbitMQ"
 #: The first with at-least-once dead-lettering.
 OLDEST_VERSION = (3, 10)
-#: The first whose quorum queues can hold back what a consumer did not finish.
+#: The first whose quorum queues can delay a redelivery.
 DELAYED_RETRY_VERSION = (4, 3)
 
 _LONGEST_TEXT = 64
 _NEEDED = {
-    "publisher_confirms": "it does not confirm what is published, so that nobody would know of a retry that got lost",
-    "basic.nack": "it cannot refuse what is published, so that a lane that is full would lose a retry",
+    "publisher_confirms": "it does not confirm what is published, so that a retry could be lost unnoticed",
+    "basic.nack": "it cannot refuse what is published, so that a full lane would lose a retry",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A broker, by the server properties of AMQP's handshake."""
+    """A broker as it names itself in AMQP's handshake."""
 
     product: str
     version: str
@@ -36,9 +36,9 @@ class Server:
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Server:
-        """From what py-amqp decoded."""
-        told = properties.get("capabilities")
-        capabilities = told if isinstance(told, dict) else {}
+        """Return the broker with these server properties."""
+        capabilities = properties.get("capabilities")
+        capabilities = capabilities if isinstance(capabilities, dict) else {}
         return cls(
             product=_short(properties.get("product", "")),
             version=_short(properties.get("version", "")),
@@ -50,43 +50,43 @@ class Server:
 
     @property
     def is_rabbitmq(self) -> bool:
-        """Also Amazon MQ's and CloudAMQP's, which call themselves so."""
+        """Return whether it calls itself RabbitMQ, as Amazon MQ and CloudAMQP do, too."""
         return self.product == RABBITMQ
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version, to be compared; empty if it is none."""
-        found = re.match(r"\d+(\.\d+)*", self.version, re.ASCII)
-        return tuple(map(int, found[0].split("."))) if found else ()
+        """Return the version as numbers, for comparisons; empty if it has none."""
+        match = re.match(r"\d+(\.\d+)*", self.version, re.ASCII)
+        return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _short(text: object) -> str:
-    """Whatever answers on the port chooses this text; it must not steer a terminal or fill a log."""
+    """Return a short printable text: the server chooses it, and it must not control a terminal or fill a log."""
     return "".join(char if char.isprintable() else "?" for char in str(text)[:_LONGEST_TEXT])
 
 
 def problems(server: Server, *, lanes: QueueType, delayed_retry: Iterable[str] = ()) -> Iterator[Unsuitable]:
-    """Why this broker cannot keep our promise, for lanes of this type, and work queues with a delayed retry."""
+    """Yield why this broker does not suit lanes of this type, or these work queues with a delayed retry."""
     for capability, problem in _NEEDED.items():
         if capability not in server.capabilities:
             yield Unsuitable(broker=str(server), problem=problem, cure="Use RabbitMQ 3.10 or newer.")
     if server.is_rabbitmq and server.numbers and server.numbers < OLDEST_VERSION:
         yield Unsuitable(
             broker=str(server),
-            problem="at-least-once dead-lettering, without which what waits can be lost, came with 3.10",
+            problem="it has no at-least-once dead-lettering, which came with 3.10; waiting tasks could be lost",
             cure="Upgrade it.",
         )
     if not server.is_rabbitmq and lanes == "quorum":
-        # LavinMQ takes x-queue-type=quorum, and makes a queue of its own kind.
+        # LavinMQ accepts x-queue-type=quorum, and makes another kind of queue.
         yield Unsuitable(
             broker=str(server),
-            problem="lanes and dead-letter queues are to be quorum queues, which only RabbitMQ is known to have",
-            cure='Use RabbitMQ; or set dlx_queue_type = "classic", and try it well: it was never tested there.',
+            problem="lanes and dead-letter queues must be quorum queues, which only RabbitMQ is known to have",
+            cure='Use RabbitMQ; or set dlx_queue_type = "classic", and test it well: we have never tried it.',
         )
     if not (server.is_rabbitmq and server.numbers >= DELAYED_RETRY_VERSION):
         for queue in delayed_retry:
             yield Unsuitable(
                 broker=str(server),
-                problem=f"the delayed_retry of the queue {queue!r} came with RabbitMQ 4.3, and is ignored here",
+                problem=f"it ignores the delayed_retry of the queue {queue!r}, which came with RabbitMQ 4.3",
                 cure="Remove it from dlx_queue(), or upgrade the broker.",
             )

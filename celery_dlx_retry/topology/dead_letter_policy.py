@@ -1,13 +1,14 @@
-"""The policy that attaches a dead-letter exchange to a work queue that exists, which a redeclare could not."""
+"""The RabbitMQ policy that gives an existing work queue a dead-letter exchange; a new declare cannot change a queue."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from celery_dlx_retry.topology.permissions import literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPolicy:
-    """One per work queue: the routing key is part of it."""
+    """One policy for each work queue, because it contains the routing key."""
 
     name: str
     vhost: str
     pattern: str
     priority: int
     definition: Mapping[str, Any]
-    #: The policy that applies to the queue today and that this one replaces, keeping what it sets; empty if none does.
+    #: The policy that applies to the queue today; this one replaces it and keeps its settings. Empty: none applies.
     replaces: str = ""
 
     def rabbitmqctl(self) -> str:
-        """A shell command for the broker's host."""
+        """Return a shell command for the broker's host."""
         return shlex.join(
             ["rabbitmqctl", "set_policy", "--vhost", self.vhost, "--priority", str(self.priority),
              "--apply-to", "queues", self.name, self.pattern, json.dumps(dict(self.definition))]
         )  # fmt: skip
 
     def http(self, *, url: str, user: str) -> str:
-        """A shell command for anywhere else; curl asks for the password."""
+        """Return a shell command for any other host; curl asks for the password."""
         body = {
             "pattern": self.pattern,
             "definition": dict(self.definition),
@@ -50,7 +51,7 @@ class DeadLetterPolicy:
         )  # fmt: skip
 
 
-def dead_letter_policy(  # noqa: PLR0913 - what there is to know about a queue
+def dead_letter_policy(  # noqa: PLR0913 - all facts about a queue
     names: Names,
     queue: WorkQueue,
     *,
@@ -61,10 +62,10 @@ def dead_letter_policy(  # noqa: PLR0913 - what there is to know about a queue
     definition: Mapping[str, Any] | None = None,
     priority: int = -1,
 ) -> DeadLetterPolicy:
-    """What rejects of this queue need to become dead letters.
+    """Return the policy with which messages that this queue rejects become dead letters.
 
-    RabbitMQ applies one policy to a queue, the one of the highest priority; so what another one sets is kept in ours:
-    its name, ``definition`` and ``priority``.
+    RabbitMQ applies only one policy to a queue, the one with the highest priority. So ours keeps what today's policy
+    sets: its name, ``definition`` and ``priority``.
     """
     wanted = {
         **(definition or {}),
@@ -73,18 +74,13 @@ def dead_letter_policy(  # noqa: PLR0913 - what there is to know about a queue
     }
     limited = any(key.removeprefix("x-").startswith("max-length") for key in (*wanted, *arguments))
     if kind == "quorum" and not limited:
-        # As dlx_queue() does: with a length limit reject-publish would refuse what others send.
+        # As in dlx_queue(): with a length limit, reject-publish would refuse messages of other senders.
         wanted |= {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}
     return DeadLetterPolicy(
         name=f"{names.dead()}.{queue.name}",
         vhost=vhost,
-        pattern=f"^{_escaped(queue.name)}$",
+        pattern=f"^{literal(queue.name)}$",
         priority=priority + 1,
         definition=wanted,
         replaces=policy,
     )
-
-
-def _escaped(name: str) -> str:
-    """Erlang's regular expressions are Perl's; re.escape() would also escape what needs none, dashes for one."""
-    return re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\1", name)

@@ -1,4 +1,4 @@
-"""What stands on the broker against what should: missing, mismatched, unbound, overridden by a policy."""
+"""Differences between the broker and the plan: missing, mismatched, unbound, overridden by a policy."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 Kind = Literal["missing", "mismatch", "unbound", "policy", "unchecked"]
 
-# Of a number in the arguments and one in a policy RabbitMQ takes the smaller; these harm a queue that keeps tasks.
+# These harm a queue that keeps tasks. If the arguments and a policy set a number, RabbitMQ takes the smaller one.
 _HARM = {
-    "message-ttl": "what is in it expires after {value} ms",
-    "expires": "the queue is deleted with what is in it after {value} ms without a consumer",
-    "max-length": "beyond {value} messages it drops or refuses some",
-    "max-length-bytes": "beyond {value} bytes it drops or refuses some",
-    "delivery-limit": "a message is thrown out when it was looked at {value} times",
+    "message-ttl": "its messages expire after {value} ms",
+    "expires": "the broker deletes the queue and its messages after {value} ms without a consumer",
+    "max-length": "above {value} messages it drops or refuses some",
+    "max-length-bytes": "above {value} bytes it drops or refuses some",
+    "delivery-limit": "the broker drops a message that was read {value} times",
 }
 _OTHER_PATTERN = "Change the policy's pattern so that it does not match this name."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One difference. ``unchecked`` is none: somebody could not look."""
+    """One difference. ``unchecked`` is not a difference: the user lacked the permission to look."""
 
     kind: Kind
     object: Literal["queue", "exchange", "binding"]
@@ -35,10 +35,10 @@ class Drift:
     cure: str
 
 
-def unbound(topology: Topology, found: Collection[BindingSpec]) -> Iterator[Drift]:
-    """Bindings that are not among those found, whose arguments are sorted."""
+def unbound(topology: Topology, existing: Collection[BindingSpec]) -> Iterator[Drift]:
+    """Yield the missing bindings. Those that exist have sorted arguments."""
     for binding in topology.bindings:
-        if replace(binding, arguments=tuple(sorted(binding.arguments))) not in found:
+        if replace(binding, arguments=tuple(sorted(binding.arguments))) not in existing:
             arguments = "".join(f" {key}={value}" for key, value in binding.arguments)
             yield Drift(
                 kind="unbound",
@@ -51,7 +51,7 @@ def unbound(topology: Topology, found: Collection[BindingSpec]) -> Iterator[Drif
 
 
 def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
-    """Our queues and exchanges on which a policy or operator policy sets what takes messages away."""
+    """Yield our queues and exchanges for which a policy or operator policy sets something that loses messages."""
     for queue in topology.queues:
         definition = policies.definition(queue.name, "quorum" if queue.is_quorum else "classic")
         for key, value in sorted(definition.items()):
@@ -64,7 +64,7 @@ def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
                     cure=_OTHER_PATTERN,
                 )
     for exchange in topology.exchanges:
-        # RabbitMQ prefers an exchange's own to that of a policy.
+        # RabbitMQ prefers the argument of an exchange to a policy.
         if "alternate-exchange" not in dict(exchange.arguments) and (
             other := policies.alternate_exchange(exchange.name)
         ):
@@ -73,7 +73,7 @@ def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
                 object="exchange",
                 name=exchange.name,
                 fact=f"A policy gives the exchange {exchange.name!r} alternate-exchange={other}: "
-                "a task for which there is no queue yet goes there, and the broker confirms it.",
+                "a task whose queue does not exist yet goes there, and the broker confirms it.",
                 cure=_OTHER_PATTERN,
             )
 

@@ -1,14 +1,14 @@
 """The ladder: any delay, exact to its resolution, in a small and fixed number of queues.
 
-Rung *n* is a wait queue of resolution x 2^n. A delay is a sum of such: its binary digits. A message enters at its
-highest digit and steps down, all of it inside the broker, until no digit is left and it is back at its work queue.
+Rung *n* is a wait queue of resolution x 2^n. A delay is a sum of rungs: its binary digits. A message enters at its
+highest digit and steps down inside the broker, until no digit is left and it is back in its work queue.
 
-Each rung has an exchange in front of it, with one binding: a message with the rung's header waits there; for all others
-its alternate exchange is the next rung below. The routing key is the name of the work queue all the way. No message
+Each rung has an exchange with one binding: a message with the rung's header waits there. Every other message goes to
+its alternate exchange, which is the next rung below. The routing key is always the name of the work queue. No message
 passes a queue twice, which RabbitMQ 3 would take for a cycle.
 
-Below the last rung each work queue has a landing queue. All work queues share the rungs, and a landing queue takes
-every message: a work queue that takes none stops its own landing queue and no rung.
+Below the last rung each work queue has a landing queue. All work queues share the rungs, and a landing queue accepts
+every message: a work queue that accepts none stops only its own landing queue, and no rung.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """So many rungs, the lowest of which is the resolution."""
+    """A number of rungs. The lowest rung is as long as the resolution."""
 
     resolution_ms: int
     rungs: int
 
     @classmethod
     def of(cls, settings: Settings) -> Ladder:
-        """The ladder that these settings lead to: its highest rung is not longer than their range."""
+        """Return the ladder of these settings. Its highest rung is not longer than their range."""
         resolution_ms = settings.ladder_resolution_ms
         return cls(resolution_ms=resolution_ms, rungs=(settings.ladder_range_ms // resolution_ms).bit_length())
 
     @property
     def longest_ms(self) -> int:
-        """The longest wait in one pass: all rungs."""
+        """Return the longest wait in one pass: all rungs."""
         return self.resolution_ms * ((1 << self.rungs) - 1)
 
     def steps(self, delay_ms: int) -> tuple[int, ...]:
-        """The rungs that a delay takes, highest first; never shorter, unless it is longer than the longest."""
+        """Return the rungs for a delay, highest first, rounded up; all of them if the delay is longer."""
         units = -(-min(max(delay_ms, 1), self.longest_ms) // self.resolution_ms)
         return tuple(number for number in reversed(range(self.rungs)) if units >> number & 1)
 
     def length_ms(self, steps: tuple[int, ...]) -> int:
-        """How long these rungs are together."""
+        """Return how long these rungs are together."""
         return self.resolution_ms * sum(1 << number for number in steps)
 
 
 def headers_of(steps: tuple[int, ...]) -> dict[str, bool]:
-    """What leads a message over these rungs."""
+    """Return the headers that lead a message over these rungs."""
     return {_header(number): True for number in steps}
 
 
 def skipped_rungs(names: Names, ladder: Ladder, headers: Mapping[Any, Any]) -> set[int]:
-    """The rungs that a message which has come down was to wait on and did not: they have lost their queue."""
+    """Return the rungs on which a message should have waited and did not: their queues are missing."""
     deaths = headers.get("x-death")
     rows = deaths if isinstance(deaths, list) else ()
     passed = {str(row.get("queue")) for row in rows if isinstance(row, dict)}
@@ -75,7 +75,7 @@ def skipped_rungs(names: Names, ladder: Ladder, headers: Mapping[Any, Any]) -> s
 
 @lru_cache(maxsize=8)
 def rungs(names: Names, ladder: Ladder) -> Topology:
-    """All of them, lowest first."""
+    """Return all rungs, lowest first."""
     exchanges: list[ExchangeSpec] = []
     queues: list[QueueSpec] = []
     bindings: list[BindingSpec] = []

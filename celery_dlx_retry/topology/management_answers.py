@@ -1,6 +1,6 @@
-"""What RabbitMQ's HTTP management API may answer: each function checks one answer and returns its values.
+"""Check answers of RabbitMQ's HTTP management API: each function checks one answer and returns its values.
 
-A wrong shape raises ValueError with our own words. Nothing from the server is in them.
+A wrong answer raises ValueError. Its text quotes nothing from the server.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from celery_dlx_retry.topology.specs import BindingSpec
+from celery_dlx_retry.values.queue_names import NAME_BYTES
+from celery_dlx_retry.wire.header_numbers import LAST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +23,9 @@ QUEUE_COLUMNS = (
 )  # fmt: skip
 BINDING_COLUMNS = ("source", "destination", "destination_type", "routing_key", "arguments")
 
-# AMQP's limit for a name and a routing key.
-_NAME_BYTES = 255
 _TEXT_BYTES = 10_000
 _LARGEST_COUNT = 2**53
 _TEXTS = {"dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow", "queue-type"}
-# The last second of the year 9999: Python has no later one.
-_LAST_SECOND = 253_402_300_799
 # RabbitMQ gives one of these for a value that it does not know.
 _UNKNOWN: tuple[Any, ...] = (None, "", "unknown", "undefined")
 
@@ -42,10 +40,10 @@ def parsed(body: bytes) -> Any:
 
 def version(answer: Any) -> str:
     """Return the broker's version."""
-    found = _object(answer).get("rabbitmq_version", "")
-    if not _is_text(found):
+    number = _object(answer).get("rabbitmq_version", "")
+    if not _is_text(number):
         raise ValueError("has no version")
-    return str(found)
+    return str(number)
 
 
 def queues(answer: Any) -> dict[str, dict[str, Any]]:
@@ -93,8 +91,8 @@ def _queue(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     for column, is_right in checks.items():
         if row.get(column) not in _UNKNOWN:
             facts[column] = _column(row, column, is_right)
-    # The sender of a message chooses its time, so a wrong one is no fault of the server.
-    if _is_count(at := row.get("head_message_timestamp")) and at <= _LAST_SECOND:
+    # The sender of a message chooses this time, so a wrong one is not the fault of the server.
+    if _is_count(at := row.get("head_message_timestamp")) and at <= LAST_MS // 1000:
         facts["head_message_timestamp"] = at
     stats = _part(row, "message_stats")
     facts["message_stats"] = {
@@ -112,7 +110,7 @@ def _rows(answer: Any) -> list[dict[str, Any]]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    if value == []:  # so RabbitMQ writes an object without members
+    if value == []:  # RabbitMQ writes an empty object like this
         return {}
     if not isinstance(value, dict):
         raise ValueError("has something else where an object must be")  # noqa: TRY004 - see above
@@ -124,14 +122,14 @@ def _part(row: dict[str, Any], column: str) -> dict[str, Any]:
 
 
 def _arguments(row: dict[str, Any], column: str = "arguments") -> dict[str, Any]:
-    """Return arguments or a definition. The values that we compute with are checked, any other may be any JSON."""
-    found = _part(row, column)
-    for key, value in found.items():
+    """Return arguments or a definition. Only the values that we use are checked; others may be any JSON."""
+    arguments = _part(row, column)
+    for key, value in arguments.items():
         name = key.removeprefix("x-")
         is_right = _is_name if name in _TEXTS else _is_encodable
         if not (_is_name(key) and is_right(value)):
             raise ValueError("has an argument of a wrong kind")
-    return found
+    return arguments
 
 
 def _is_encodable(value: Any) -> bool:
@@ -155,7 +153,7 @@ def _is_rate(value: Any, column: str) -> bool:
 
 
 def _is_name(value: Any) -> TypeGuard[str]:
-    return _is_text(value, most=_NAME_BYTES)
+    return _is_text(value, most=NAME_BYTES)
 
 
 def _is_text(value: Any, *, most: int = _TEXT_BYTES) -> TypeGuard[str]:

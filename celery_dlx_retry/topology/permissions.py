@@ -1,4 +1,4 @@
-"""The least broker permissions that each kind of process needs, as RabbitMQ's regular expressions."""
+"""The least permissions that each role needs on the broker, as regular expressions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.topology.names import Names
 
-# Not re.escape(): it escapes more than necessary, and people read these patterns.
+# Erlang's regular expressions are Perl's. re.escape() escapes more than necessary, and people read these patterns.
 _SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
 # RabbitMQ's name for the exchange without a name. It leads to every queue of the virtual host.
 DEFAULT_EXCHANGE = r"amq\.default"
@@ -20,7 +20,7 @@ DEFAULT_EXCHANGE = r"amq\.default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a broker user must be allowed for one role."""
+    """The permissions of a broker user for one role."""
 
     role: str
     configure: str
@@ -28,19 +28,19 @@ class Grant:
     read: str
 
     def rabbitmqctl(self, *, user: str, vhost: str) -> str:
-        """A shell command for the broker's host."""
+        """Return a shell command for the broker's host."""
         words = ("--vhost", vhost, user, self.configure, self.write, self.read)
         return f"rabbitmqctl set_permissions {shlex.join(words)}"
 
     @property
     def reaches_every_queue(self) -> bool:
-        """Whether this user can send a message to every queue of the virtual host."""
+        """Return whether this user can send a message to every queue of the virtual host."""
         return re.search(self.write, "amq.default") is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamePatterns:
-    """Patterns of all names that an app uses on its broker, by what they are for."""
+    """Patterns of all names that an app uses on its broker, by their purpose."""
 
     #: Work queues.
     queues: tuple[str, ...]
@@ -49,13 +49,13 @@ class NamePatterns:
     #: Work queues and exchanges that Celery declares: those without ``no_declare=True``.
     declared_queues: tuple[str, ...]
     declared_exchanges: tuple[str, ...]
-    #: Dead-letter queues, which have names that the user chose.
+    #: Dead-letter queues. The user chooses their names.
     dead: tuple[str, ...]
     #: Everything else that is ours.
     ours: str
-    #: The part of it that waits: lanes and the ladder, with the exchanges that lead there.
+    #: The part of it for waiting: lanes and the ladder, with their exchanges.
     waiting: str
-    #: What Celery's workers talk with: remote control, events; for quorum queues, its own way to wait.
+    #: Celery's own: remote control, events and, for quorum queues, its delayed delivery.
     celery: tuple[str, ...]
     #: Celery sends at least one task by the default exchange.
     sends_by_name: bool
@@ -63,7 +63,7 @@ class NamePatterns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkNames:
-    """One work queue of an app, as patterns: its name and the exchanges before it."""
+    """One work queue of an app, as patterns: its name and its exchanges."""
 
     queue: str
     exchanges: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class WorkNames:
     is_declared: bool = True
 
 
-def name_patterns(  # noqa: PLR0913 - all that names depend on
+def name_patterns(  # noqa: PLR0913 - names depend on all of these
     names: Names,
     *,
     work: Iterable[WorkNames],
@@ -80,7 +80,7 @@ def name_patterns(  # noqa: PLR0913 - all that names depend on
     exchanges: Iterable[str] = (),
     sends_by_name: bool = True,
 ) -> NamePatterns:
-    """Of an app with these work queues and families of dead letters; its routes name these ``exchanges``, too."""
+    """Return the patterns of an app with these work queues; its routes name these ``exchanges``, too."""
     work, prefix = list(work), literal(names.prefix)
     declared = [it for it in work if it.is_declared]
     return NamePatterns(
@@ -96,51 +96,51 @@ def name_patterns(  # noqa: PLR0913 - all that names depend on
     )
 
 
-def grants(there: NamePatterns) -> tuple[Grant, ...]:
-    """One for each role.
+def grants(patterns: NamePatterns) -> tuple[Grant, ...]:
+    """Return one grant for each role.
 
-    RabbitMQ asks for configure to declare and to delete; for write to publish, and to bind a queue; for read to get, to
-    consume and to purge, and to bind to an exchange. A queue with a dead-letter exchange also takes read on the queue
-    and write on the exchange.
+    RabbitMQ requires configure to declare and to delete; write to publish, and to bind a queue; read to get, to consume
+    and to purge, and to bind to an exchange. To declare a queue with a dead-letter exchange also requires read on the
+    queue and write on the exchange.
     """
-    dead, ours, celery = there.dead, (there.ours,), there.celery
-    declared = there.declared_queues + there.declared_exchanges
-    sends = there.exchanges + ((DEFAULT_EXCHANGE,) if there.sends_by_name else ())
+    dead, ours, celery = patterns.dead, (patterns.ours,), patterns.celery
+    declared = patterns.declared_queues + patterns.declared_exchanges
+    sends = patterns.exchanges + ((DEFAULT_EXCHANGE,) if patterns.sends_by_name else ())
     return (
         Grant(
             role="worker",
             configure=_any(declared, dead, ours, celery),
             # It binds its queues to the return exchange.
-            write=_any(there.queues, dead, ours, celery, sends),
-            read=_any(there.queues, there.declared_exchanges, ours, celery),
+            write=_any(patterns.queues, dead, ours, celery, sends),
+            read=_any(patterns.queues, patterns.declared_exchanges, ours, celery),
         ),
         Grant(
             role="worker-that-checks",
             configure=_any(declared, celery),
             # RabbitMQ 4 shows a queue only to a user with a permission on it; this one is the least.
-            write=_any(there.declared_queues, dead, ours, celery, sends),
-            read=_any(there.queues, there.declared_exchanges, celery),
+            write=_any(patterns.declared_queues, dead, ours, celery, sends),
+            read=_any(patterns.queues, patterns.declared_exchanges, celery),
         ),
         Grant(
             role="sender",
             configure=_any(declared),
-            write=_any(there.declared_queues, (there.waiting,), sends),
-            read=_any(there.declared_exchanges),
+            write=_any(patterns.declared_queues, (patterns.waiting,), sends),
+            read=_any(patterns.declared_exchanges),
         ),
         Grant(role="viewer", configure=_any(), write=_any(), read=_any()),
         Grant(role="reader", configure=_any(), write=_any(), read=_any(dead, ours)),
-        Grant(role="operator", configure=_any(), write=_any(there.queues, dead, ours), read=_any(dead, ours)),
+        Grant(role="operator", configure=_any(), write=_any(patterns.queues, dead, ours), read=_any(dead, ours)),
         Grant(
             role="declarer",
             configure=_any(declared, dead, ours),
-            write=_any(there.queues, dead, ours),
-            read=_any(there.declared_exchanges, ours),
+            write=_any(patterns.queues, dead, ours),
+            read=_any(patterns.declared_exchanges, ours),
         ),
     )
 
 
 def literal(name: str) -> str:
-    """A pattern for this name alone."""
+    """Return a pattern that matches only this name."""
     return _SPECIAL.sub(r"\\\1", name)
 
 

@@ -1,4 +1,4 @@
-"""Which of the broker's policies applies to a queue or an exchange, and what it sets. Our retry policies are others."""
+"""Find the RabbitMQ policy that applies to a queue or an exchange. Retry policies are in policy/."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPolicies:
-    """All of a virtual host, as the HTTP API tells them.
+    """All policies of a virtual host, from the HTTP API.
 
-    A queue is asked for its own too, but the API knows that some seconds later.
+    The API also names the policy of each queue, but it knows that some seconds later.
     """
 
     user: tuple[Mapping[str, Any], ...] = ()
     operator: tuple[Mapping[str, Any], ...] = ()
 
     def of(self, queue: str, kind: QueueType) -> Mapping[str, Any]:
-        """The one that applies: RabbitMQ takes one, of the highest priority; empty if none matches."""
-        return _applying(self.user, queue, _places(kind))
+        """Return the policy that applies to a queue: the one with the highest priority; empty if none matches."""
+        return _applying(self.user, queue, _apply_to(kind))
 
     def definition(self, queue: str, kind: QueueType) -> dict[str, Any]:
-        """What it and the operator's policy set; of two numbers the smaller."""
-        ours = self.of(queue, kind).get("definition", {})
-        theirs = _applying(self.operator, queue, _places(kind)).get("definition", {})
-        both = {key for key in ours if isinstance(ours[key], int) and isinstance(theirs.get(key), int)}
-        return {**theirs, **ours, **{key: min(ours[key], theirs[key]) for key in both}}
+        """Return what the policy and the operator policy set; of two numbers the smaller one."""
+        user = self.of(queue, kind).get("definition", {})
+        operator = _applying(self.operator, queue, _apply_to(kind)).get("definition", {})
+        both = {key for key in user if isinstance(user[key], int) and isinstance(operator.get(key), int)}
+        return {**operator, **user, **{key: min(user[key], operator[key]) for key in both}}
 
     def alternate_exchange(self, exchange: str) -> str:
         """Return the alternate exchange that a policy gives this one; empty if none does."""
@@ -40,17 +40,17 @@ class BrokerPolicies:
         return str(definition.get("alternate-exchange", ""))
 
 
-def _places(kind: QueueType) -> set[str]:
+def _apply_to(kind: QueueType) -> set[str]:
     return {"all", "queues", f"{kind}_queues"}
 
 
-def _applying(policies: Iterable[Mapping[str, Any]], name: str, places: set[str]) -> Mapping[str, Any]:
-    matching = [it for it in policies if it.get("apply-to") in places and _matches(it.get("pattern", ""), name)]
+def _applying(policies: Iterable[Mapping[str, Any]], name: str, apply_to: set[str]) -> Mapping[str, Any]:
+    matching = [it for it in policies if it.get("apply-to") in apply_to and _matches(it.get("pattern", ""), name)]
     return max(matching, key=lambda it: it.get("priority", 0), default={})
 
 
 def _matches(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
-    except re.error:  # Perl knows some that Python does not
+    except re.error:  # Perl has patterns that Python does not have
         return False

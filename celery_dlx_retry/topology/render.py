@@ -1,4 +1,4 @@
-"""A topology in the words of other tools: table rows, JSON, Mermaid, RabbitMQ's definitions, Terraform."""
+"""Write a topology for other tools: table rows, JSON, Mermaid, RabbitMQ's definitions, Terraform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _END = "DEFINITIONS"
 
 
 def facts(topology: Topology) -> Iterator[dict[str, Any]]:
-    """One flat object for each exchange, queue and binding, as ``--json`` prints them."""
+    """Yield one flat object for each exchange, queue and binding, for ``--json``."""
     for exchange in topology.exchanges:
         yield {
             "object": "exchange",
@@ -36,18 +36,18 @@ def facts(topology: Topology) -> Iterator[dict[str, Any]]:
 
 
 def rows(topology: Topology) -> Iterator[tuple[str, str, str]]:
-    """What, its name, and what matters about it."""
+    """Yield the kind, the name and the arguments of each object."""
     for exchange in topology.exchanges:
-        yield "exchange", exchange.name, " ".join([exchange.kind, _told(exchange.arguments)]).strip()
+        yield "exchange", exchange.name, f"{exchange.kind} {_pairs(exchange.arguments)}".strip()
     for queue in topology.queues:
-        yield "queue", queue.name, _told(queue.arguments)
+        yield "queue", queue.name, _pairs(queue.arguments)
     for binding in topology.bindings:
         key = f"routing key {binding.routing_key}" if binding.routing_key else ""
-        yield "binding", f"{binding.exchange} -> {binding.queue}", f"{key} {_told(binding.arguments)}".strip()
+        yield "binding", f"{binding.exchange} -> {binding.queue}", f"{key} {_pairs(binding.arguments)}".strip()
 
 
 def mermaid(topology: Topology) -> str:
-    """A picture: exchanges as hexagons, our queues as drums, work queues as boxes; dotted is what the broker does."""
+    """Return a picture. Exchanges are hexagons, our queues drums, work queues boxes; a dotted line is the broker's."""
     ids: dict[tuple[str, str], str] = {}
 
     def node(kind: str, name: str) -> str:
@@ -76,7 +76,7 @@ def mermaid(topology: Topology) -> str:
 
 
 def definitions(topology: Topology, *, vhost: str) -> dict[str, Any]:
-    """What ``rabbitmqctl import_definitions`` and ``POST /api/definitions`` take."""
+    """Return definitions for ``rabbitmqctl import_definitions`` and ``POST /api/definitions``."""
     return {
         "exchanges": [
             {
@@ -115,13 +115,13 @@ def definitions(topology: Topology, *, vhost: str) -> dict[str, Any]:
 
 
 def rabbitmqctl(topology: Topology, *, vhost: str) -> str:
-    """A shell command for whoever may; rabbitmqctl has no command for a single queue."""
+    """Return a shell command that imports the definitions; rabbitmqctl has no command for a single queue."""
     body = json.dumps(definitions(topology, vhost=vhost), indent=2)
     return f"rabbitmqctl import_definitions --format json <<'{_END}'\n{body}\n{_END}"
 
 
 def terraform(topology: Topology, *, vhost: str) -> str:
-    """Resources of the provider cyrilgdn/rabbitmq. Work queues are named and not made: they are the app's."""
+    """Return resources of the provider cyrilgdn/rabbitmq, without work queues: these belong to the app."""
     return "\n\n".join(_resources(topology, vhost=_string(vhost)))
 
 
@@ -153,7 +153,7 @@ def _resources(topology: Topology, *, vhost: str) -> Iterator[str]:
         yield _block("rabbitmq_binding", f"binding_{number}", values)
 
 
-def _told(arguments: Iterable[tuple[str, str | int | bool]]) -> str:
+def _pairs(arguments: Iterable[tuple[str, str | int | bool]]) -> str:
     return " ".join(f"{key}={value}" for key, value in arguments)
 
 
@@ -162,7 +162,7 @@ def _quoted(text: str) -> str:
 
 
 def _labels(names: Iterable[str]) -> dict[str, str]:
-    """A Terraform identifier for each name; two that would share one are told apart by a number."""
+    """Return a Terraform identifier for each name; a number distinguishes names that would have the same one."""
     labels: dict[str, str] = {}
     for name in dict.fromkeys(names):
         label = re.sub(r"\W", "_", name, flags=re.ASCII)

@@ -18,26 +18,26 @@ class ExchangeSpec:
     name: str
     kind: str
     arguments: tuple[Argument, ...] = ()
-    #: It goes with the last queue behind it.
+    #: RabbitMQ deletes it with the last queue that is bound to it.
     auto_delete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:
-    """A durable queue of ours."""
+    """A durable queue that we declare."""
 
     name: str
     arguments: tuple[Argument, ...] = ()
 
     @property
     def is_quorum(self) -> bool:
-        """Whether it is replicated, and so slow to settle when new."""
+        """Return whether it is replicated, and so needs time to settle when it is new."""
         return ("x-queue-type", "quorum") in self.arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingSpec:
-    """From an exchange to a queue."""
+    """A binding of a queue to an exchange."""
 
     exchange: str
     queue: str
@@ -54,12 +54,12 @@ class Topology:
     bindings: tuple[BindingSpec, ...] = ()
 
     def __or__(self, other: Topology) -> Topology:
-        """Both."""
+        """Return the objects of both."""
         return Topology.union((self, other))
 
     @classmethod
     def union(cls, parts: Iterable[Topology]) -> Topology:
-        """All of these; what several of them have is in it once."""
+        """Return the objects of all parts, each once."""
         parts = list(parts)
         return cls(
             exchanges=tuple(dict.fromkeys(it for part in parts for it in part.exchanges)),

@@ -1,4 +1,4 @@
-"""Which way a message waits: the lane of its delay, the next lane of the grid, or the ladder."""
+"""Choose where a message waits: the lane of its delay, the next lane of the grid, or the ladder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class WaitKind(Enum):
     """What the wait is for."""
 
-    RETRY = "retry"  # many at once, and a little later is as good
-    COUNTDOWN = "appointment"  # a countdown or an eta: any time, meant exactly
+    RETRY = "retry"  # there may be many at once, and a little later is as good
+    COUNTDOWN = "countdown"  # a countdown or an eta: any delay, meant exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LaneRoute:
 
 @dataclass(frozen=True, slots=True)
 class LadderRoute:
-    """Wait on these rungs, highest first, which are so long together."""
+    """Wait on these rungs, highest first; together they are this long."""
 
     steps: tuple[int, ...]
     length_ms: int
@@ -40,31 +40,31 @@ class LadderRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitRoute:
-    """How a choice is taken: where to publish, under which headers, and what must exist on the broker for it."""
+    """Where to publish a message that waits, with which headers, and which objects this needs on the broker."""
 
     length_ms: int
     exchange: str
     routing_key: str
     headers: dict[str, bool]
-    #: What it needs besides its lane.
+    #: The objects that it needs besides its lane.
     needs: Topology = field(default_factory=Topology)
-    #: The lane, which only broker/lanes.py may make.
+    #: The lane. Only broker/lanes.py may make it.
     lane: Topology | None = None
 
     @property
     def place(self) -> str:
-        """A name for where it leads, to remember whether messages were taken there."""
+        """A name for exchange and routing key, to remember whether the broker took messages there."""
         return place(self.exchange, self.routing_key)
 
 
-def choose(  # noqa: PLR0913 - all that the choice depends on
+def choose(  # noqa: PLR0913 - the choice depends on all of these
     delay_ms: int, *, wish: WaitKind, announced: frozenset[int], grid: float, limit_ms: int, ladder: Ladder
 ) -> LaneRoute | LadderRoute:
-    """Which way when.
+    """Choose the lane or the rungs for a delay.
 
-    A lane is one hop, on time with any number of messages in it, but one more queue for each delay. So it is for
-    delays that were announced, and, on a grid, for retries: they come in masses, and wait a tenth longer for it.
-    The ladder has all delays in a few queues, with a hop for each binary digit: for appointments, which are few.
+    A lane is one hop, and on time with any number of messages, but each delay needs another queue. We use it for delays
+    that tasks announced and, rounded up to a grid, for all retries: there may be very many of them. The ladder has all
+    delays in a few queues, with one hop for each binary digit. We use it for countdowns and etas.
     """
     if wish is WaitKind.RETRY or (delay_ms in announced and delay_ms <= limit_ms):
         return LaneRoute(lane_ms(delay_ms, exact=announced, ratio=grid, limit_ms=limit_ms))
@@ -75,16 +75,16 @@ def choose(  # noqa: PLR0913 - all that the choice depends on
 def route(
     choice: LaneRoute | LadderRoute, names: Names, queue: WorkQueue, *, ladder: Ladder, lane_expires_ms: int = 0
 ) -> WaitRoute:
-    """Return the way of a message of this work queue."""
+    """Return where a message of this work queue is published for this choice."""
     if isinstance(choice, LaneRoute):
-        it = lane(names, queue, choice.length_ms, expires_ms=lane_expires_ms)
-        (binding,) = it.bindings
+        objects = lane(names, queue, choice.length_ms, expires_ms=lane_expires_ms)
+        (binding,) = objects.bindings
         return WaitRoute(
             length_ms=choice.length_ms,
             exchange=binding.exchange,
             routing_key=binding.routing_key or queue.name,
             headers={},
-            lane=it,
+            lane=objects,
         )
     return WaitRoute(
         length_ms=choice.length_ms,

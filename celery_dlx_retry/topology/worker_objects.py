@@ -37,9 +37,9 @@ def possible_wait_queues(
     """Return the names of all wait queues that processes with these settings may have made for these work queues."""
     steps = grid(settings.grid, settings.max_delay_ms)
     delays = set(delays_ms).union(steps)
-    found = {queue.name for queue in rungs(names, Ladder.of(settings)).queues}
+    possible = {queue.name for queue in rungs(names, Ladder.of(settings)).queues}
     for queue in queues:
-        found |= {names.lane(queue, delay_ms) for delay_ms in delays}
-        found |= {names.lane(queue, delay_ms, expires_ms=settings.lane_expires_ms) for delay_ms in steps}
-        found.add(names.landing(queue))
-    return found
+        possible |= {names.lane(queue, delay_ms) for delay_ms in delays}
+        possible |= {names.lane(queue, delay_ms, expires_ms=settings.lane_expires_ms) for delay_ms in steps}
+        possible.add(names.landing(queue))
+    return possible

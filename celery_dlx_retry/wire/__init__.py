@@ -1,1 +1,1 @@
-"""Messages and their headers as values: what is read from them and what is written into them."""
+"""Messages and their headers as values: read them and write them. Pure."""

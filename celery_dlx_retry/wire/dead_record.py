@@ -1,4 +1,4 @@
-"""The record of a dead letter: why and how a message died, to and from its headers."""
+"""Read and write the record of a dead letter in its headers: why and how the message died."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES
 from celery_dlx_retry.values.durations import is_count
+from celery_dlx_retry.values.queue_names import NAME_BYTES
 from celery_dlx_retry.wire.header_numbers import bounded_count, is_time_ms, ms_since_1970, retries_of
-from celery_dlx_retry.wire.header_size import size_of
+from celery_dlx_retry.wire.header_size import HEADERS_BYTES, size_of
 from celery_dlx_retry.wire.headers import (
     CRASHES,
     EXCHANGE,
     FIRST_FAILED_AT,
-    HEADERS_BYTES,
-    NAME_BYTES,
     ORIGINAL,
     PARKED_AT,
     REPLAYS,
@@ -35,7 +34,7 @@ _ERROR_BYTES = 2_000
 _LEAST_ERROR_BYTES = 100
 _TRACEBACK_BYTES = 30_000
 _NUMBERS = ("attempts", "died_at_ms")
-# What RabbitMQ calls a death -> what we call it; "rejected" is the default, and the least that we know.
+# RabbitMQ's reasons and ours. For any other the reason is "rejected".
 _BROKER_REASONS = {
     "delivery_limit": Reason.CRASH_LOOP,
     "maxlen": Reason.OVERFLOW,
@@ -61,33 +60,33 @@ class DeadRecord:
 
 
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
-    """The headers of a dead letter: those of the message, and the record, cut so that all of it fits one frame."""
+    """Return the headers of a dead letter: those of the message, and the record, cut so that all fit one frame."""
     letter = without_record(without_broker_headers(headers))
     if _is_death_unreadable(letter):
-        # It belongs to the way that the message came, as x-death does; the record is ours from here on.
+        # It belongs to an earlier death, as x-death does. From here on the record is ours.
         letter[UNREADABLE] = {name: raw for name, raw in letter[UNREADABLE].items() if name != _DEATHS}
     for name, value in asdict(record).items():
         if name in _NUMBERS:
-            letter[_key(name)] = value
+            letter[record_key(name)] = value
         elif name not in {"error", "traceback"}:
-            letter[_key(name)] = cut(str(value), NAME_BYTES)
-    letter |= {_key("error"): "", _key("traceback"): ""}
+            letter[record_key(name)] = cut(str(value), NAME_BYTES)
+    letter |= {record_key("error"): "", record_key("traceback"): ""}
     room = HEADERS_BYTES - size_of(letter)
-    letter[_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
+    letter[record_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
     room = HEADERS_BYTES - size_of(letter)
-    letter[_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
+    letter[record_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
     return letter
 
 
 def without_record(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the record off again."""
+    """Return the headers without the record."""
     return {key: value for key, value in headers.items() if not starts(key, _RECORD)}
 
 
 def original_of(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return what ``dead edit`` kept of a letter; None if it was never edited.
 
-    The worker takes the header off whatever it buries. What the broker dead-lettered is as its sender wrote it.
+    The worker removes the header when it makes a dead letter. If the broker made it, the sender may have written it.
     """
     original = headers.get(ORIGINAL)
     is_senders = last_death(headers) is not None or _is_death_unreadable(headers)
@@ -97,47 +96,48 @@ def original_of(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
     """Return the record of a dead letter; None if it has none.
 
-    If the broker dead-lettered the message, x-death tells, and the record is ignored: the worker takes x-death off, so
-    the record is the sender's (test_a_forged_record_does_not_choose_the_queue_of_a_replay).
+    If the broker dead-lettered the message, x-death is the record. The worker removes x-death from its own dead
+    letters, so any other record beside it is the sender's
+    (test_a_forged_record_does_not_choose_the_queue_of_a_replay).
     """
-    if (told := _broker_record(headers)) is not None:
-        return told
+    if (by_broker := _broker_record(headers)) is not None:
+        return by_broker
     if _is_death_unreadable(headers):
         return None
-    found = {field.name: headers[_key(field.name)] for field in fields(DeadRecord) if _key(field.name) in headers}
-    if found.keys() >= {"reason", "queue"}:  # the least that there is room for
-        found = {**_facts(headers, queue=found["queue"]), **found}
+    values = {it.name: headers[record_key(it.name)] for it in fields(DeadRecord) if record_key(it.name) in headers}
+    if values.keys() >= {"reason", "queue"}:  # a full frame has room for these two only
+        values = {**_celery_facts(headers, queue=values["queue"]), **values}
     try:
-        found["reason"] = Reason(found["reason"])
-        if is_count(found["attempts"]):
-            found["attempts"] = bounded_count(found["attempts"])
-        record = DeadRecord(**found)
+        values["reason"] = Reason(values["reason"])
+        if is_count(values["attempts"]):
+            values["attempts"] = bounded_count(values["attempts"])
+        record = DeadRecord(**values)
     except (KeyError, TypeError, ValueError):
         return None
     return record if _is_sound(record) else None
 
 
 def for_replay(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers of a dead letter on its way back to work: as if new, but remembering."""
+    """Return the headers of a replayed message: like a new one, with its history and the count of replays."""
     kept = without_record(without_broker_headers(headers))
-    # The deadline and all counts begin again, and a replay goes to the work queue by its name. A worker would make a
-    # dead letter of a message with unreadable headers again.
+    # The deadline and all counts begin again, and a replay goes to the work queue by its name. With unreadable headers
+    # a worker would make a dead letter of it again.
     for name in (FIRST_FAILED_AT, RULE_RETRIES, CRASHES, PARKED_AT, EXCHANGE, ROUTING_KEY, ORIGINAL, UNREADABLE):
         kept.pop(name, None)
-    for late in ("expires", "eta"):  # an operator's word is newer: it is to run
+    for late in ("expires", "eta"):  # the operator wants it to run now
         if late in kept:
             kept[late] = None
     return {**kept, "retries": 0, REPLAYS: bounded_count(replays_of(headers) + 1)}
 
 
 def last_death(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what the broker wrote when it last dead-lettered this message."""
+    """Return the newest entry of x-death, which the broker writes when it dead-letters a message."""
     deaths = headers.get(_DEATHS)
     return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], Mapping) else None
 
 
 def _is_death_unreadable(headers: Mapping[str, Any]) -> bool:
-    """Whether the broker may have dead-lettered it: RabbitMQ 3 writes its death beside what a sender put there."""
+    """Return whether the broker may have dead-lettered it: RabbitMQ 3 adds its entry to an x-death of the sender."""
     unreadable = headers.get(UNREADABLE)
     return isinstance(unreadable, Mapping) and _DEATHS in unreadable
 
@@ -148,13 +148,13 @@ def _broker_record(headers: Mapping[str, Any]) -> DeadRecord | None:
         return None
     queue = str(death.get("queue", ""))
     at = death.get("time")
-    facts = _facts(headers, queue=queue)
+    facts = _celery_facts(headers, queue=queue)
     facts["died_at_ms"] = (ms_since_1970(at) or 0) if isinstance(at, datetime) else 0
     return DeadRecord(reason=_BROKER_REASONS.get(str(death.get("reason")), Reason.REJECTED), **facts)
 
 
-def _facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
-    """What Celery's own headers tell of a dead letter."""
+def _celery_facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
+    """Return the fields of a record that Celery's own headers have."""
     return {
         "task": str(headers.get("task", "")),
         "task_id": str(headers.get("id", "")),
@@ -171,5 +171,6 @@ def _is_sound(record: DeadRecord) -> bool:
     return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
 
 
-def _key(name: str) -> str:
+def record_key(name: str) -> str:
+    """Return the name of the header that holds this field of the record."""
     return _RECORD + name.removeprefix("dead_").replace("_", "-")

@@ -1,4 +1,4 @@
-"""Numbers from headers. Any sender can write any value there, so each number is read here and has a bound."""
+"""Read numbers from headers. Any sender can write any value there, so each number has a bound."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LAST_MS = 253_402_300_799_999
 
 
 def count_of(headers: Mapping[str, Any], name: str) -> int:
-    """Return a count, MOST_COUNT at most; 0 if there is none."""
+    """Return a count, at most MOST_COUNT; 0 if the header is missing or invalid."""
     return bounded_count(headers.get(name))
 
 
 def retries_of(headers: Mapping[str, Any]) -> int:
-    """Return how many retries a message has had, MOST_RETRIES at most."""
+    """Return how many retries a message has had, at most MOST_RETRIES."""
     return min(bounded_count(headers.get("retries")), MOST_RETRIES)
 
 
 def time_ms_of(headers: Mapping[str, Any], name: str) -> int:
-    """Return a time in ms since 1970; 0 if there is none, or none before the year 10000."""
+    """Return a time in ms since 1970; 0 if the header is missing, invalid, or after the year 9999."""
     value = headers.get(name)
     return value if is_time_ms(value) else 0
 
 
 def bounded_count(value: Any) -> int:
-    """Return the value if it is a count, MOST_COUNT at most; 0 if it is none."""
+    """Return the value, at most MOST_COUNT; 0 if it is not a count."""
     return min(value, MOST_COUNT) if is_count(value) else 0
 
 

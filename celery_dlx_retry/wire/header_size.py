@@ -1,6 +1,6 @@
-"""The one frame in which all headers of a message travel: how much is in it, and what makes way in a full one.
+"""Measure the headers of a message: all of them travel in one frame.
 
-What AMQP cannot carry is found on the way: every retry is measured before it is published.
+Every retry is measured before it is published. This also finds values that AMQP cannot carry.
 """
 
 from __future__ import annotations
@@ -13,57 +13,33 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.values.queue_names import NAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FRAME_BYTES = 131_072
-# The frame's own, the content header's, the length of the table, and small properties: delivery mode, priority …
+#: The most bytes of headers that we write ourselves. The rest of the frame is for properties and overhead.
+HEADERS_BYTES = 120_000
+#: A retry must leave so many bytes free: for a count of crashes, and for the reason if it becomes a dead letter.
+FREE_BYTES = 100
+# Of the frame, the content header, the length of the table, and small properties: delivery mode, priority …
 _OVERHEAD_BYTES = 8 + 14 + 4 + 40
-_FEW_BYTES = 100
 _SHORT_INT = 2**31 - 1
 _LONG_INT = 2**63
-_NAME_BYTES = 255
+_LARGEST_SCALE = 255
 _NUMBERS = {"priority": 2**8, "delivery_mode": 2**8, "timestamp": 2**64}
-
-# Ours, least worth first; then what Celery writes for people to read; then the least that a dead letter tells.
-_DETAILS = (
-    *("dlx-dead-traceback", "dlx-history", "dlx-exchange", "dlx-routing-key"),
-    *("dlx-dead-error", "dlx-dead-error-type", "dlx-dead-worker"),
-    *("dlx-dead-letter-key", "dlx-dead-task", "dlx-dead-task-id", "dlx-dead-died-at-ms", "dlx-dead-attempts"),
-    *("argsrepr", "kwargsrepr", "origin", "dlx-first-failed-at", "dlx-parked-at", "dlx-unreadable"),
-)
-_LAST = ("dlx-dead-queue", "dlx-dead-reason")
 
 
 def room_beside(properties: Mapping[str, Any]) -> int:
-    """How many bytes of headers fit beside these properties; never more."""
+    """Return how many bytes of headers fit beside these properties; never too many."""
     texts = (value for value in properties.values() if isinstance(value, str))
     return FRAME_BYTES - _OVERHEAD_BYTES - sum(1 + len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 
 def has_room(headers: Mapping[str, Any], *, room: int) -> bool:
-    """Whether a retry has room for the little that it cannot be without: a count of crashes, and the reason of its end.
-
-    Who is told no makes a dead letter of it now.
-    """
-    return size_of(headers) + _FEW_BYTES <= room
-
-
-def fitted(headers: Mapping[str, Any], *, room: int) -> dict[str, Any]:
-    """The headers, without as much of what is not the sender's as it takes to fit: the message matters more.
-
-    The broker took them from the sender in one frame. With ours in them it may close the connection, each time.
-    """
-    kept = dict(headers)
-    # What is no dead letter yet may become one, and have no more than this frame for its reason.
-    excess = size_of(kept) - (room if _LAST[1] in kept else room - _FEW_BYTES)
-    for key in (*_DETAILS, *(key for key, value in headers.items() if value is None), *_LAST):
-        if excess <= 0:
-            break
-        if key in kept:
-            excess -= size_of({key: kept.pop(key)}) - size_of({})
-    return kept
+    """Return whether these headers leave the free bytes that a retry needs. If not, make a dead letter now."""
+    return size_of(headers) + FREE_BYTES <= room
 
 
 def check_properties(properties: Mapping[str, Any]) -> None:
@@ -90,10 +66,10 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def check_name(what: str, text: str | bytes) -> None:
-    """Raise Unpublishable for a routing key, or a text of that kind, that is too long."""
+    """Raise Unpublishable for a routing key, or another short string of AMQP, that is too long."""
     size = len(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-    if size > _NAME_BYTES:
-        raise Unpublishable(what=what, problem=f"has {size} bytes and must not have more than {_NAME_BYTES}")
+    if size > NAME_BYTES:
+        raise Unpublishable(what=what, problem=f"has {size} bytes and must not have more than {NAME_BYTES}")
 
 
 def carried(headers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -114,7 +90,7 @@ def _is_carried(headers: Mapping[str, Any]) -> bool:
 
 
 def size_of(value: Any) -> int:
-    """How many bytes this takes in a header table; never fewer. Raise Unpublishable for what AMQP cannot carry."""
+    """Return the bytes of this value in a header table, or a few more. Raise Unpublishable if AMQP cannot carry it."""
     try:
         return _size_of(value)
     except RecursionError:
@@ -122,7 +98,7 @@ def size_of(value: Any) -> int:
 
 
 def _size_of(value: Any) -> int:
-    # Twice for every retry, hence the commonest first.
+    # Called twice for every retry, so the most common type comes first.
     if isinstance(value, str):
         return 5 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
     if value is None or isinstance(value, int):
@@ -137,9 +113,9 @@ def _size_of(value: Any) -> int:
 
 
 def _size_of_table(table: Mapping[Any, Any]) -> int:
-    size = 5  # and no call for what most of it is: texts, small numbers, None
+    size = 5  # most values are texts, small numbers and None: these need no call
     for key, value in table.items():
-        if type(key) is str and key.isascii() and len(key) <= _NAME_BYTES:
+        if type(key) is str and key.isascii() and len(key) <= NAME_BYTES:
             size += 1 + len(key)
         else:
             size += _size_of_key(key)
@@ -191,7 +167,7 @@ def _size_of_rare(value: Any) -> int:
 
 def _check_decimal(value: Decimal) -> None:
     exponent = value.as_tuple().exponent
-    if not isinstance(exponent, int) or not -_NAME_BYTES <= exponent <= 0:
+    if not isinstance(exponent, int) or not -_LARGEST_SCALE <= exponent <= 0:
         raise _unfit("is a decimal number without an end, or in steps of more than 1")
     if abs(value.scaleb(-exponent)) > _SHORT_INT:
         raise _unfit("is a decimal number of more than 32 bits")

@@ -1,4 +1,4 @@
-"""The wire format: the history of attempts and our other headers, to and from a message."""
+"""Read and write our headers: the history of attempts, and the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_dlx_retry.wire.header_numbers import (
     is_time_ms,
     time_ms_of,
 )
-from celery_dlx_retry.wire.header_size import size_of
+from celery_dlx_retry.wire.header_size import HEADERS_BYTES, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HISTORY = "dlx-history"
 #: When the first attempt failed, in ms since 1970; a policy's deadline counts from here.
 FIRST_FAILED_AT = "dlx-first-failed-at"
-#: How often this message took a pool process down with it.
+#: How often this message crashed a pool process.
 CRASHES = "dlx-crashes"
 #: How often the message was taken out of a dead-letter queue and tried again.
 REPLAYS = "dlx-replays"
@@ -32,29 +32,26 @@ REPLAYS = "dlx-replays"
 PARKED_AT = "dlx-parked-at"
 #: The exchange and the routing key that the sender published to, if not to the work queue by its name.
 EXCHANGE, ROUTING_KEY = "dlx-exchange", "dlx-routing-key"
-#: With two digits: that the message is to wait on this rung of the ladder.
+#: With two digits behind it: the message waits on this rung of the ladder.
 RUNG = "dlx-rung-"
 #: Body and representation of the arguments before an operator edited them.
 ORIGINAL = "dlx-original"
 
-#: RabbitMQ routes a message to each name in these headers, too: what goes on with them multiplies. It looks for exactly
-#: these names; py-amqp writes a name of bytes as it is.
+#: RabbitMQ routes a copy of the message to each name in these headers, so that a retry with them would multiply. It
+#: looks for exactly these names; py-amqp writes a name of bytes as it is.
 COPIES = frozenset(("CC", "BCC", b"CC", b"BCC"))
 
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
 _HISTORY_LENGTH = 20
 _ENTRY_BYTES = 200
 _RULE_BYTES = 60
-NAME_BYTES = 255
-# Headers travel in one frame of at most 131,072 bytes; the rest is left to properties and frame overhead.
-HEADERS_BYTES = 120_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failed attempt: when, of what, where, and how long its retry waited (None: it has none).
+    """One failed attempt: when, which error, which worker, and how long its retry waited (None: no retry).
 
-    ``rule`` is what the rule matches that granted the retry, if any did, and ``rule_retry`` which of its retries it is.
+    If a rule granted the retry, ``rule`` is its name, and ``rule_retry`` counts its retries.
     """
 
     attempt: int
@@ -67,7 +64,7 @@ class Failure:
 
 
 def describe(error: BaseException) -> str:
-    """``Type: text`` in one line that any header can hold, whatever the error's ``__str__`` does."""
+    """Return ``Type: text`` in one line for a header, also if the error's ``__str__`` raises."""
     name = type(error).__name__
     try:
         text = str(error)
@@ -78,7 +75,7 @@ def describe(error: BaseException) -> str:
 
 
 def history_of(headers: Mapping[str, Any]) -> tuple[Failure, ...]:
-    """What the header tells; nothing if it is missing, foreign or forged."""
+    """Return the failed attempts; none if the header is missing, foreign or forged."""
     return tuple(
         Failure(
             attempt=attempt,
@@ -117,7 +114,7 @@ def _rows(headers: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _is_as_written(row: Any) -> bool:
-    """Whether it needs no mending: by far the most do not."""
+    """Return whether a row is as we write it. Nearly all are."""
     attempt, at_ms, error, delay_ms, worker, *rule = row
     return (
         type(row) is list
@@ -157,27 +154,27 @@ def starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that we wrote."""
+    """Return the headers that we wrote."""
     return {key: value for key, value in headers.items() if starts(key, "dlx-")}
 
 
 def crashes_of(headers: Mapping[str, Any]) -> int:
-    """How often this message took a pool process down so far."""
+    """Return how often this message has crashed a pool process."""
     return count_of(headers, CRASHES)
 
 
 def replays_of(headers: Mapping[str, Any]) -> int:
-    """How often this message was taken out of a dead-letter queue and tried again."""
+    """Return how often this message was replayed."""
     return count_of(headers, REPLAYS)
 
 
 def parked_at_ms_of(headers: Mapping[str, Any]) -> int:
-    """When a breaker last parked this message; 0 if none ever did."""
+    """Return when a breaker last parked this message; 0 if never."""
     return time_ms_of(headers, PARKED_AT)
 
 
 def address_of(headers: Mapping[str, Any], *, queue: str) -> tuple[str, str]:
-    """Return the exchange and the routing key that the sender of a message used. It has waited for this queue."""
+    """Return the exchange and the routing key that the sender used for a message of this work queue."""
     exchange, routing_key = headers.get(EXCHANGE), headers.get(ROUTING_KEY)
     if isinstance(exchange, str) and isinstance(routing_key, str):
         return exchange, routing_key
@@ -185,7 +182,7 @@ def address_of(headers: Mapping[str, Any], *, queue: str) -> tuple[str, str]:
 
 
 def with_address(headers: Mapping[str, Any], *, exchange: Any, routing_key: Any, queue: str) -> dict[str, Any]:
-    """Return the headers of a message that is to wait for this queue and was sent to that exchange."""
+    """Return the headers of a message that waits for this queue, with the address that its sender used."""
     is_plain = (exchange, routing_key) == ("", queue)
     if is_plain and EXCHANGE not in headers:
         return dict(headers)  # nearly every retry
@@ -196,13 +193,13 @@ def with_address(headers: Mapping[str, Any], *, exchange: Any, routing_key: Any,
 
 
 def first_failed_at_ms(headers: Mapping[str, Any], *, now_ms: int) -> int:
-    """When the first attempt failed: now, if this is the first, or if the header makes no sense."""
+    """Return when the first attempt failed: now, if the header is missing or wrong."""
     at_ms = time_ms_of(headers, FIRST_FAILED_AT)
     return at_ms if 0 < at_ms <= now_ms else now_ms
 
 
 def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
-    """The headers after one more failed attempt, without what the broker wrote into them."""
+    """Return the headers after one more failed attempt, without those that the broker wrote."""
     error, worker = cut(failure.error, _ENTRY_BYTES), cut(failure.worker, _ENTRY_BYTES)
     rule = [cut(failure.rule, _RULE_BYTES), failure.rule_retry] if failure.rule else []
     rows = [*_rows(headers), [failure.attempt, failure.at_ms, error, failure.delay_ms, worker, *rule]]
@@ -215,23 +212,23 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
     }
     room = HEADERS_BYTES - size_of(kept)
     kept[HISTORY] = _json(rows)
-    while rows and len(kept[HISTORY]) > room:  # a message that leaves no room matters more than what became of it
+    while rows and len(kept[HISTORY]) > room:  # the message matters more than its history
         del rows[1 if len(rows) > 1 else 0]
         kept[HISTORY] = _json(rows)
     return kept
 
 
-# Made once: json.dumps() makes one each time that it is asked for more than its defaults.
+# Made once: json.dumps() makes a new encoder for each call with options.
 _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what belongs to the way that a message came: ``x-*`` headers of RabbitMQ, the rungs, CC and BCC.
+    """Return the headers without those of an earlier delivery: RabbitMQ's ``x-*``, the rungs, CC and BCC.
 
-    A copied x-death makes RabbitMQ 3 see a cycle and drop the message; a copied x-delivery-count lies; a copied CC
-    makes more messages of each one.
+    With a copied x-death RabbitMQ 3 sees a cycle and drops the message. A copied x-delivery-count is wrong. A copied CC
+    multiplies the message.
     """
-    # Three times for every retry, hence without starts().
+    # Called three times for every retry, so it does not call starts().
     return {
         key: value
         for key, value in headers.items()
@@ -247,7 +244,7 @@ def without_copies(headers: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def cut(text: str, size: int) -> str:
-    """At most ``size`` bytes of UTF-8, the middle left out; anything that is not valid UTF-8 replaced."""
+    """Return at most ``size`` bytes of valid UTF-8; a longer text loses its middle."""
     if len(text) <= size and text.isascii():
         return str(text)
     data = text.encode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""What is inside a task's body, as far as it can be known without running anybody's code.
+"""Read and change the body of a task without running foreign code.
 
-Only JSON is decoded, up to a limit; a pickle never is. Parsed JSON takes up to 25 times its bytes in memory.
+Only JSON is decoded, up to a limit, and never a pickle. Parsed JSON takes up to 25 times its bytes in memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.wire.message import Message
 
-#: No body is decompressed to more than this, and no longer one is parsed.
+#: The longest body that is parsed, after decompression.
 MOST_BYTES = 16 * 2**20
-# A body that is nested deeper is not parsed: Python's recursion ends at 1,000 calls, and who writes it needs some.
+# The deepest nesting that is parsed. Python allows 1,000 nested calls, and the caller needs some of them.
 _MOST_LEVELS = 200
-# Of a longer body only the end is parsed to see what follows after the task.
+# Of a longer body only the end is parsed to find callbacks, chain and chord.
 _LINK_BYTES = 2**20
 _SIGNS = re.compile(rb'\\.|["\[\]{}]', re.DOTALL)
-# Of the frame that headers travel in, what an original body may take.
+# The longest original body that an edited letter keeps: all headers travel in one frame.
 _ORIGINAL_BYTES = 60_000
 _LINKS = ("callbacks", "errbacks", "chain", "chord")
 _NOT_CELERYS = "its body is not what Celery writes"
@@ -42,7 +42,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """Arguments of a task, and what follows after it."""
+    """Arguments of a task, and ``embed``: its callbacks, errbacks, chain and chord."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -50,7 +50,7 @@ class Payload:
 
 
 def payload_of(message: Message) -> Payload:
-    """Decode a body of Celery's second protocol in JSON; raise Unreadable for any other."""
+    """Decode a JSON body of Celery's protocol 2; raise Unreadable for any other."""
     text = _text(message)
     if len(text) > MOST_BYTES:
         raise Unreadable(problem=f"its body has {len(text)} bytes, and no more than {MOST_BYTES} are parsed")
@@ -73,7 +73,7 @@ def links_of(message: Message) -> tuple[str, ...]:
 
 
 def _embed_at_the_end(body: bytes) -> dict[str, Any]:
-    """The last of the three parts of a body, as Celery writes it."""
+    """Return the last of the three parts of a body, as Celery writes it."""
     tail = body[-_LINK_BYTES:].rstrip()
     start = tail.rfind(b'{"callbacks":')
     try:
@@ -86,12 +86,12 @@ def _embed_at_the_end(body: bytes) -> dict[str, Any]:
 
 
 def _is_deep(body: bytes) -> bool:
-    """Whether it is nested deeper than the limit, without recursion."""
+    """Return whether it is nested deeper than the limit; without recursion."""
     depth = 0
     if body.count(b"[") + body.count(b"{") > _MOST_LEVELS:
         is_string = False
-        for found in _SIGNS.finditer(body):
-            sign = found.group()
+        for match in _SIGNS.finditer(body):
+            sign = match.group()
             if sign == b'"':
                 is_string = not is_string
             elif not is_string and len(sign) == 1:
@@ -102,7 +102,7 @@ def _is_deep(body: bytes) -> bool:
 
 
 def detached(message: Message) -> Message:
-    """The task alone: nothing is called after it, no chord counts it, nobody gets its result."""
+    """Return the task alone: without callbacks, chain, chord and result."""
     payload = payload_of(message)
     headers = dict(message.headers)
     for name in ("group", "group_index"):
@@ -115,7 +115,7 @@ def detached(message: Message) -> Message:
 
 
 def with_payload(message: Message, payload: Payload) -> Message:
-    """The same message with another body, compressed as it was."""
+    """Return the message with another body, compressed like the old one."""
     headers = dict(message.headers)
     compression = headers.pop("compression", None)
     body = json.dumps([payload.args, payload.kwargs, payload.embed]).encode()
@@ -123,7 +123,7 @@ def with_payload(message: Message, payload: Payload) -> Message:
 
 
 def edited(message: Message, payload: Payload, *, argsrepr: str, kwargsrepr: str) -> Message:
-    """With other arguments, and the first ones kept in a header."""
+    """Return the message with other arguments; a header keeps the first ones."""
     headers = dict(message.headers)
     if original_of(headers) is None:
         body = message.body.encode() if isinstance(message.body, str) else message.body
@@ -137,7 +137,7 @@ def edited(message: Message, payload: Payload, *, argsrepr: str, kwargsrepr: str
 
 
 def restored(message: Message) -> Message:
-    """As it was before it was ever edited."""
+    """Return the message as it was before the first edit."""
     headers = dict(message.headers)
     original = original_of(headers)
     if original is None or not isinstance(original.get("body"), (bytes, str)):
@@ -150,14 +150,14 @@ def restored(message: Message) -> Message:
     body = original["body"]
     return replace(
         message,
-        body=body.encode() if isinstance(body, str) else bytes(body),  # py-amqp makes text of what is valid UTF-8
+        body=body.encode() if isinstance(body, str) else bytes(body),  # py-amqp decodes valid UTF-8 into text
         content_encoding=original.get("content_encoding"),
         headers=headers,
     )
 
 
 def _text(message: Message) -> bytes:
-    """The JSON of a body."""
+    """Return the JSON of a body, decompressed."""
     if message.content_type != "application/json":
         raise Unreadable(problem=f"its body is {message.content_type or 'of no known type'}, not JSON")
     compression = message.headers.get("compression")

@@ -1,22 +1,22 @@
-"""The header that holds what a client cannot decode of a message: names of headers and properties, and their bytes."""
+"""The header with the names and raw bytes of headers and properties that py-amqp cannot decode."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: A table of name and raw bytes. A broker connection of ours writes it into a message that it could not decode whole.
+#: A table of names and raw bytes. broker/header_frames.py writes it into a message that py-amqp cannot decode.
 UNREADABLE = "dlx-unreadable"
 _MOST_NAMES = 5
 
 
 def unreadable_of(headers: Mapping[str, Any]) -> str:
     """Name the headers and properties that cannot be read, with their sizes; empty if all can be read."""
-    found = headers.get(UNREADABLE)
-    if not isinstance(found, Mapping):
+    unreadable = headers.get(UNREADABLE)
+    if not isinstance(unreadable, Mapping):
         return ""
-    names = [f"{name!s:.60} ({_size(raw)})" for name, raw in list(found.items())[:_MOST_NAMES]]
-    more = len(found) - len(names)
+    names = [f"{name!s:.60} ({_size(raw)})" for name, raw in list(unreadable.items())[:_MOST_NAMES]]
+    more = len(unreadable) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 

@@ -1,4 +1,4 @@
-"""Whether a task message is one that Celery's worker can take without harm: it checks next to nothing itself."""
+"""Check a task message before Celery's worker gets it. Celery itself checks very little."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from celery_dlx_retry.values.durations import is_count
 
-#: What Celery sets on a request itself; as a header it would make a retry be told and never published.
+#: Attributes that Celery sets on a request. As a header each would make Celery report a retry that it never published.
 FORGEABLE = frozenset(("is_eager", "called_directly", "_protected"))
 
 
 def flaw_of(request: Mapping[str, Any]) -> str:
-    """What is wrong with the headers and arguments of a task; empty if nothing is."""
+    """Return what is wrong with the headers and arguments of a task; empty if they are right."""
     for name, (is_sound, wanted) in _CHECKS.items():
         value = request.get(name)
         if (value is not None or name in _NEEDED) and not is_sound(value):

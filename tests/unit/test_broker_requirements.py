@@ -49,8 +49,8 @@ def test_an_older_rabbitmq_is_refused(text, lanes):
     (sentence,) = told(version(text), lanes=lanes)
 
     assert sentence == (
-        f"The broker is RabbitMQ {text}: at-least-once dead-lettering, without which what waits can be lost, came with "
-        "3.10. Upgrade it."
+        f"The broker is RabbitMQ {text}: it has no at-least-once dead-lettering, which came with 3.10; waiting tasks "
+        "could be lost. Upgrade it."
     )
 
 
@@ -58,8 +58,8 @@ def test_another_broker_is_refused_where_quorum_queues_are_needed():
     (sentence,) = told(LAVINMQ)
 
     assert sentence == (
-        "The broker is LavinMQ 2.9.0: lanes and dead-letter queues are to be quorum queues, which only RabbitMQ is "
-        'known to have. Use RabbitMQ; or set dlx_queue_type = "classic", and try it well: it was never tested there.'
+        "The broker is LavinMQ 2.9.0: lanes and dead-letter queues must be quorum queues, which only RabbitMQ is "
+        'known to have. Use RabbitMQ; or set dlx_queue_type = "classic", and test it well: we have never tried it.'
     )
     assert told(LAVINMQ, lanes="classic") == []
 
@@ -87,7 +87,7 @@ def test_a_broker_that_says_nothing_is_refused():
 def test_a_delayed_retry_is_refused_before_rabbitmq_4_3(properties):
     (sentence,) = told(properties, lanes="classic", delayed_retry=["orders"])
 
-    assert "the delayed_retry of the queue 'orders' came with RabbitMQ 4.3, and is ignored here." in sentence
+    assert "it ignores the delayed_retry of the queue 'orders', which came with RabbitMQ 4.3." in sentence
     assert told(version("4.3.0"), delayed_retry=["orders"]) == []
 
 

@@ -15,7 +15,7 @@ from support import shown
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record, without_record
 from celery_dlx_retry.wire.header_numbers import LAST_MS, MOST_COUNT
-from celery_dlx_retry.wire.header_size import fitted, size_of
+from celery_dlx_retry.wire.header_size import size_of
 from celery_dlx_retry.wire.headers import (
     Failure,
     address_of,
@@ -29,6 +29,7 @@ from celery_dlx_retry.wire.headers import (
     without_broker_headers,
 )
 from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.trimmed_headers import trimmed
 
 FRAME_BYTES = 131_072
 SURROGATE = "\ud800"
@@ -536,7 +537,7 @@ def test_in_a_full_frame_ours_makes_way_and_the_senders_stays(room):
     sent = {**CELERYS, "pad": "x" * 500}
     letter = with_record(with_failure(sent, FAILURE), RECORD)
 
-    kept = fitted(letter, room=room)
+    kept = trimmed(letter, room=room)
 
     assert len(on_the_wire(kept)) <= room or kept == {key: sent[key] for key in ("task", "id", "retries", "pad")}
     assert kept.items() <= letter.items()
@@ -550,7 +551,7 @@ def test_in_a_full_frame_ours_makes_way_and_the_senders_stays(room):
 def test_what_fits_stays_as_it_is():
     letter = with_record(with_failure(CELERYS, FAILURE), RECORD)
 
-    assert fitted(letter, room=size_of(letter)) == letter
+    assert trimmed(letter, room=size_of(letter)) == letter
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
