@@ -58,8 +58,9 @@ def dead_message(message: Message, *, queue: str, exchange: str, routing_key: st
 
 def facts_of(letter: DeadMessage) -> dict[str, Any]:
     """Return the fields for ``--json``, without arguments and body."""
+    record = asdict(letter.record)
     return {
-        **asdict(letter.record),
+        **{"family" if name == "dead_letter_key" else name: value for name, value in record.items()},
         "reason": str(letter.record.reason),
         "history": [asdict(failure) for failure in letter.history],
         "replays": letter.replays,

@@ -29,6 +29,8 @@ from celery_dlx_retry.wire.headers import (
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 _RECORD = "dlx-dead-"
+# Names on the wire do not change with ours.
+_WIRE_NAMES = {"dead_letter_key": "family"}
 _DEATHS = "x-death"
 _ERROR_BYTES = 2_000
 _LEAST_ERROR_BYTES = 100
@@ -173,4 +175,4 @@ def _is_sound(record: DeadRecord) -> bool:
 
 def record_key(name: str) -> str:
     """Return the name of the header that holds this field of the record."""
-    return _RECORD + name.removeprefix("dead_").replace("_", "-")
+    return _RECORD + _WIRE_NAMES.get(name, name).replace("_", "-")

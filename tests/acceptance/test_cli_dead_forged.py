@@ -91,7 +91,7 @@ def test_a_forged_record_does_not_choose_the_queue_of_a_replay(desk, victim, rej
     asked = desk.dlx("replay", "-q", rejecting, code=1, answer="n\n")
     replayed = desk.dlx("replay", "-q", rejecting, "--yes")
 
-    assert (listed["queue"], listed["dead_letter_key"], listed["reason"], listed["error"]) == (
+    assert (listed["queue"], listed["family"], listed["reason"], listed["error"]) == (
         rejecting,
         rejecting,
         "rejected",
@@ -188,9 +188,7 @@ def test_a_letter_that_names_a_queue_of_others_is_no_canary(desk, victim):
 def test_a_forged_family_does_not_stop_the_canaries(desk, dead_letter_key):
     headers = with_record({"id": "x"}, a_letter(queue=desk.work["classic"], task_id="x").record)
     with closing(Connection(desk.project.url)) as connection:
-        message = RawMessage(
-            BODY, application_headers={**headers, "dlx-dead-letter-key": dead_letter_key}, delivery_mode=2
-        )
+        message = RawMessage(BODY, application_headers={**headers, "dlx-dead-family": dead_letter_key}, delivery_mode=2)
         connection.default_channel.basic_publish(message, "", desk.dead_queue("classic"))
     desk.lying(1)
 

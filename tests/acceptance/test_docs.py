@@ -22,7 +22,7 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.wire import headers
-from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
+from celery_dlx_retry.wire.dead_record import DeadRecord, record_key, with_record
 from celery_dlx_retry.wire.headers import Failure, with_failure
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
@@ -238,7 +238,7 @@ def test_the_readme_has_every_setting_with_its_default():
 def test_every_header_and_reason_is_on_its_page():
     text = (ROOT / "docs/headers-and-names.md").read_text()
     described = set(re.findall(r"`(dlx-[a-z-]+)`", text))
-    record = {f"dlx-dead-{field.name.replace('_', '-')}" for field in fields(DeadRecord)}
+    record = {record_key(field.name) for field in fields(DeadRecord)}
     others = {
         value for name, value in vars(headers).items() if name.isupper() and name[0] != "_" and isinstance(value, str)
     }

@@ -22,7 +22,7 @@ CELERYS = (
     *("correlation_id", "redelivered", "_protected", "_dlx_attempt", "dlx_wait", "CC", "BCC", "fuzz-deep"),
 )
 COUNTS = ("dlx-replays", "dlx-crashes", "dlx-first-failed-at", "dlx-parked-at", "retries", "group_index")
-RECORD = ("reason", "task", "task-id", "queue", "letter-key", "worker", "attempts", "died-at-ms", "error-type", "error")
+RECORD = ("reason", "task", "task-id", "queue", "family", "worker", "attempts", "died-at-ms", "error-type", "error")
 OURS = (
     *COUNTS,
     *(f"dlx-dead-{name}" for name in (*RECORD, "traceback", "unheard-of")),
@@ -68,7 +68,7 @@ def _one_of(*choices: Any) -> Any:
 
 
 _QUEUES = ("CC", "BCC")
-_QUEUE = ("dlx-dead-queue", "dlx-dead-letter-key", "dlx-routing-key")
+_QUEUE = ("dlx-dead-queue", "dlx-dead-family", "dlx-routing-key")
 #: What a forger would write into each; the queues are those that he would like to reach.
 _FORGED: dict[str, Any] = {
     **dict.fromkeys(_QUEUES, lambda it, queues: it.sample(list(queues), it.randrange(1, len(queues) + 1))),

@@ -49,7 +49,7 @@ NAMES = (
         "dlx-dead-task",
         "dlx-dead-task-id",
         "dlx-dead-queue",
-        "dlx-dead-letter-key",
+        "dlx-dead-family",
         "dlx-dead-worker",
     ),
     *("dlx-dead-attempts", "dlx-dead-died-at-ms", "dlx-dead-error-type", "dlx-dead-error", "dlx-dead-traceback"),

@@ -333,7 +333,7 @@ def test_the_record_of_version_1():
         "dlx-dead-task": "shop.charge",
         "dlx-dead-task-id": "7b1c",
         "dlx-dead-queue": "orders",
-        "dlx-dead-letter-key": "orders",
+        "dlx-dead-family": "orders",
         "dlx-dead-worker": "w@host",
         "dlx-dead-attempts": 4,
         "dlx-dead-died-at-ms": 1_700_000_009_000,

@@ -73,7 +73,7 @@ CELERYS = (
 )
 OURS = (
     *("dlx-history", "dlx-first-failed-at", "dlx-crashes", "dlx-replays", "dlx-dead-reason", "dlx-dead-task"),
-    *("dlx-dead-task-id", "dlx-dead-queue", "dlx-dead-letter-key", "dlx-dead-attempts", "dlx-dead-died-at-ms"),
+    *("dlx-dead-task-id", "dlx-dead-queue", "dlx-dead-family", "dlx-dead-attempts", "dlx-dead-died-at-ms"),
     *("dlx-dead-traceback", "dlx-dead-unheard-of", "x-death", "x-delivery-count", "x-first-death-queue"),
 )
 FORGED = {
