@@ -1,1 +1,1 @@
-"""What `celery dlx doctor` knows: facts, checks and rules."""
+"""The rules of `celery dlx doctor`: facts, checks, consequences and cures. Pure."""

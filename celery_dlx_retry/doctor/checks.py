@@ -1,4 +1,4 @@
-"""The doctor's eye: each function finds one thing that bites, and says the fact; pure, over doctor/facts.py."""
+"""The checks of the doctor: each function looks for one problem in doctor/facts.py and yields a sentence for it."""
 
 from __future__ import annotations
 
@@ -20,64 +20,65 @@ _CONSUMER_TIMEOUT_MS = 30 * 60 * 1000
 
 
 def not_rabbitmq(facts: Facts) -> Iterator[str]:
-    """No AMQP, no lanes."""
+    """The broker does not speak AMQP, so it has no lanes."""
     if facts.transport != "amqp":
         yield f"The broker transport is {facts.transport!r}."
 
 
 def unreachable(facts: Facts) -> Iterator[str]:
-    """All that follows is about the app alone."""
+    """The broker does not answer; the other checks are about the app alone."""
     if facts.unreachable:
         yield facts.unreachable
 
 
 def other_broker(facts: Facts) -> Iterator[str]:
-    """Speaks AMQP, and may do otherwise in what matters."""
+    """The broker speaks AMQP and is not RabbitMQ: it may differ in important details."""
     if facts.transport == "amqp" and facts.product != "RabbitMQ" and not facts.unreachable:
         yield f"The broker calls itself {facts.product!r}."
 
 
 def old_broker(facts: Facts) -> Iterator[str]:
-    """Before the oldest version that we have tried."""
+    """The broker is older than the oldest version that we have tried."""
     if facts.product == "RabbitMQ" and facts.transport == "amqp" and facts.version < OLDEST_VERSION:
-        yield f"The broker is RabbitMQ {_dotted(facts.version)}; the oldest that we know is {_dotted(OLDEST_VERSION)}."
+        oldest = _dotted(OLDEST_VERSION)
+        yield f"The broker is RabbitMQ {_dotted(facts.version)}; the oldest that we have tried is {oldest}."
 
 
 def nothing_of_ours(facts: Facts) -> Iterator[str]:
-    """Nobody uses us."""
+    """No task uses DLXRetryTask."""
     if not any(task.is_ours for task in facts.tasks):
         yield "No task of this app has DLXRetryTask as its base class."
 
 
 def too_long(facts: Facts) -> Iterator[str]:
-    """Asks for more than is allowed."""
+    """A task asks for a delay above dlx_max_delay."""
     if facts.too_long:
         yield facts.too_long
 
 
 def without_app_class(facts: Facts) -> Iterator[str]:
-    """Ours, by a base= that took the place of the app's own class."""
+    """A task has base=DLXRetryTask and so lacks the task class of the app."""
     for task in facts.tasks:
         if task.is_ours and task.left_out:
             yield f"The task {task.name} does not derive from the app's task class, {task.left_out}."
 
 
 def early_acks(facts: Facts) -> Iterator[str]:
-    """Ours, and acknowledged before they ran."""
+    """A DLXRetryTask is acknowledged before it runs."""
     for task in facts.tasks:
         if task.is_ours and not task.acks_late:
             yield f"The task {task.name} is acknowledged early (acks_late=False)."
 
 
 def worker_lost_loop(facts: Facts) -> Iterator[str]:
-    """Not ours, and requeued for ever."""
+    """A task that is not ours is requeued without end if it kills its process."""
     for task in facts.tasks:
         if not task.is_ours and task.acks_late and task.reject_on_worker_lost:
             yield f"The task {task.name} goes back to its queue whenever its process dies (reject_on_worker_lost=True)."
 
 
 def waits_in_worker(facts: Facts) -> Iterator[str]:
-    """Retries that are not ours."""
+    """A task that is not ours retries."""
     for task in _waiting_in_workers(facts):
         yield f"The task {task.name} retries, and its base class is not DLXRetryTask."
 
@@ -94,7 +95,7 @@ def prefetch_used_up(facts: Facts) -> Iterator[str]:
 
 
 def consumer_timeout(facts: Facts) -> Iterator[str]:
-    """Held unacknowledged for longer than the broker allows."""
+    """A message stays unacknowledged for longer than the broker allows."""
     if facts.unreachable:
         return  # depends on its version
     if _is_rabbitmq(facts, since=_FOUR_THREE) and all(queue.kind == "classic" for queue in facts.queues):
@@ -123,7 +124,7 @@ def consumer_timeout(facts: Facts) -> Iterator[str]:
 
 
 def no_dlx_on_quorum(facts: Facts) -> Iterator[str]:
-    """The broker throws messages out and keeps none."""
+    """The broker drops messages at the delivery limit and keeps none."""
     for queue in facts.queues:
         limit = _delivery_limit(facts, queue)
         if queue.kind == "quorum" and limit is not None and not _has_dlx(queue):
@@ -131,14 +132,14 @@ def no_dlx_on_quorum(facts: Facts) -> Iterator[str]:
 
 
 def no_dlx(facts: Facts) -> Iterator[str]:
-    """What others reject is not kept."""
+    """Rejected messages are not kept."""
     for queue in facts.queues:
         if not _has_dlx(queue) and (queue.kind == "classic" or _delivery_limit(facts, queue) is None):
             yield f"The work queue {queue.name!r} has no dead-letter exchange."
 
 
 def limit_minus_one(facts: Facts) -> Iterator[str]:
-    """Means "no limit" since RabbitMQ 4, and "none at all" before."""
+    """The limit -1 means "no limit" since RabbitMQ 4, and "drop at once" before."""
     for queue in facts.queues:
         limit = queue.arguments.get("delivery-limit")
         if isinstance(limit, int) and limit < 0 and facts.version < _FOUR and not facts.unreachable:
@@ -146,7 +147,7 @@ def limit_minus_one(facts: Facts) -> Iterator[str]:
 
 
 def low_limit(facts: Facts) -> Iterator[str]:
-    """Few lives, and neighbours that take them."""
+    """A low delivery limit, and prefetched tasks that use it up."""
     for queue in facts.queues:
         limit = _delivery_limit(facts, queue)
         if queue.kind == "quorum" and limit is not None and 0 <= limit <= _LOW_LIMIT and facts.prefetch_multiplier != 1:
@@ -157,20 +158,20 @@ def low_limit(facts: Facts) -> Iterator[str]:
 
 
 def unlimited_prefetch(facts: Facts) -> Iterator[str]:
-    """One worker takes all."""
+    """One worker takes all messages."""
     if facts.prefetch_multiplier == 0:
         yield "worker_prefetch_multiplier is 0."
 
 
 def undetected_quorum(facts: Facts) -> Iterator[str]:
-    """Celery then asks for what a quorum queue does not have."""
+    """Celery then asks for a global prefetch, which a quorum queue does not have."""
     quorum = [queue.name for queue in facts.queues if queue.kind == "quorum"]
     if quorum and not facts.detects_quorum:
         yield f"worker_detect_quorum_queues is False, and {quorum[0]!r} is a quorum queue."
 
 
 def classic_lanes(facts: Facts) -> Iterator[str]:
-    """They do not wait until the work queue has what they give it."""
+    """Classic lanes do not wait until the work queue has confirmed a message."""
     if facts.lanes == "classic":
         yield 'dlx_queue_type is "classic".'
 
@@ -184,21 +185,21 @@ def length_limit(facts: Facts) -> Iterator[str]:
 
 
 def queue_ttl(facts: Facts) -> Iterator[str]:
-    """Tasks that vanish when they get old."""
+    """Messages expire and are lost."""
     for queue in facts.queues:
         if "message-ttl" in queue.arguments and not _has_dlx(queue):
             yield f"The work queue {queue.name!r} has message-ttl={queue.arguments['message-ttl']}."
 
 
 def not_durable(facts: Facts) -> Iterator[str]:
-    """Gone when the broker restarts."""
+    """The queue is lost when the broker restarts."""
     for queue in facts.queues:
         if not queue.durable:
             yield f"The work queue {queue.name!r} is not durable."
 
 
 def transient_messages(facts: Facts) -> Iterator[str]:
-    """Not on disk."""
+    """Messages are not written to disk."""
     if facts.transient_messages:
         yield "task_default_delivery_mode is 'transient'."
     for queue in facts.queues:
@@ -207,13 +208,13 @@ def transient_messages(facts: Facts) -> Iterator[str]:
 
 
 def unconfirmed_publish(facts: Facts) -> Iterator[str]:
-    """The first publish."""
+    """Celery sends tasks without waiting for a confirm."""
     if facts.transport == "amqp" and not facts.confirm_publish:
         yield "broker_transport_options has no confirm_publish=True."
 
 
 def result_expiry(facts: Facts) -> Iterator[str]:
-    """The state of a waiting task is forgotten."""
+    """The state of a waiting task expires before the task runs."""
     if facts.result_expires_ms is not None and facts.result_expires_ms < facts.longest_wait_ms:
         yield (
             f"Results expire after {facts.result_expires_ms // 1000} s, "
@@ -222,35 +223,36 @@ def result_expiry(facts: Facts) -> Iterator[str]:
 
 
 def consumes_dead_letters(facts: Facts) -> Iterator[str]:
-    """Workers would take them."""
+    """Workers would consume our lanes or dead letters."""
     for name in facts.consumed_by_mistake:
         yield f"{name!r} is in task_queues, and is a lane or a dead-letter queue of ours."
 
 
 def forbidden(facts: Facts) -> Iterator[str]:
-    """What the broker user lacks."""
+    """The broker user lacks a permission."""
     yield from facts.forbidden
 
 
 def missing(facts: Facts) -> Iterator[str]:
-    """Nobody declared it, and we may not."""
+    """Something does not exist, and dlx_declare is False."""
     if not facts.declares and facts.missing:
-        yield f"dlx_declare is False, and {len(facts.missing)} things do not exist, {facts.missing[0]!r} for one."
+        first, count = facts.missing[0], len(facts.missing)
+        yield f"dlx_declare is False, and {count} queues and exchanges do not exist, for example {first!r}."
 
 
 def drift(facts: Facts) -> Iterator[str]:
-    """See topology/drift.py."""
+    """The broker differs from the plan; see topology/drift.py."""
     yield from facts.differences
 
 
 def unknown_type(facts: Facts) -> Iterator[str]:
-    """The broker does not say, and we take the commoner one."""
+    """The broker does not name the type of a queue; the doctor assumes the more common one."""
     for name in facts.unknown_types:
         yield f"The type of the work queue {name!r} is not known: the broker user may not configure it."
 
 
 def shared_prefix(facts: Facts) -> Iterator[str]:
-    """Queues of another app, or of ours that only a worker names."""
+    """Queues of another app, or queues of this app that only ``worker -Q`` names."""
     if facts.strangers:
         named = ", ".join(map(repr, facts.strangers[:_NAMED]))
         more = f" and {len(facts.strangers) - _NAMED} more" if len(facts.strangers) > _NAMED else ""
@@ -258,7 +260,7 @@ def shared_prefix(facts: Facts) -> Iterator[str]:
 
 
 def no_management(facts: Facts) -> Iterator[str]:
-    """We know less."""
+    """The HTTP API does not answer, so some checks are left out."""
     if facts.no_management:
         yield facts.no_management
 

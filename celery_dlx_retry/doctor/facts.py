@@ -1,4 +1,4 @@
-"""What the doctor looks at: an app and its broker, as values."""
+"""The facts that the doctor checks: an app and its broker, as values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
-    """One task. ``waits_ms`` are the waits that it is known to ask for, in the worker unless it is ours."""
+    """One task. ``waits_ms`` are its known delays; they pass in the worker unless the task is ours."""
 
     name: str
     is_ours: bool = True
@@ -24,7 +24,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkQueueFacts:
-    """One work queue: what the app says, and over it what the HTTP API told."""
+    """One work queue: from the app, and from the HTTP API where it answers."""
 
     name: str
     kind: Literal["classic", "quorum"] = "classic"
@@ -36,7 +36,7 @@ class WorkQueueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that the rules look at."""
+    """All facts for the checks."""
 
     transport: str = "amqp"
     product: str = "RabbitMQ"
@@ -50,20 +50,20 @@ class Facts:
     detects_quorum: bool = True
     prefetch_multiplier: int = 4
     longest_wait_ms: int = 0
-    #: None: results are not stored, or for ever.
+    #: None: results are not stored, or do not expire.
     result_expires_ms: int | None = None
-    #: What is sent with a countdown, and how long it is: (name of the schedule's entry, ms).
+    #: Entries of the schedule with a countdown: (name, ms).
     countdowns: tuple[tuple[str, int], ...] = ()
     declares: bool = True
     forbidden: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
-    #: Work queues whose type the broker did not tell.
+    #: Work queues whose type the broker did not name.
     unknown_types: tuple[str, ...] = ()
     no_management: str = ""
-    #: What a worker says to a delay that is beyond dlx_max_delay, and stops.
+    #: The error with which a worker stops for a delay above dlx_max_delay.
     too_long: str = ""
-    #: Why the broker cannot be asked; product and version are not known then.
+    #: Why the broker does not answer; then product and version are not known.
     unreachable: str = ""
     #: Work queues under our prefix that the app does not know.
     strangers: tuple[str, ...] = ()

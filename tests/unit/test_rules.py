@@ -59,7 +59,7 @@ ILL = [
     ("transient-messages", {"transient_messages": True}, "task_default_delivery_mode"),
     ("transient-messages", {"queues": (queue(transient=True),)}, "orders"),
     ("permission", {"forbidden": ("The broker user 'shop' may not write.",)}, "may not write"),
-    ("missing", {"declares": False, "missing": ("a", "b")}, "2 things"),
+    ("missing", {"declares": False, "missing": ("a", "b")}, "2 queues and exchanges"),
     ("drift", {"differences": ("The queue 'x' has x-message-ttl=1.",)}, "x-message-ttl"),
     ("nothing-of-ours", {"tasks": ()}, "No task"),
     ("waits-in-worker", {"tasks": (task(), PLAIN)}, "shop.charge"),
