@@ -1,14 +1,28 @@
-# make test | fuzz | ends | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
+# make unit | test | coverage | fuzz | ends | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
 #      transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test fuzz ends matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: unit test coverage fuzz ends matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
+
+# The fast loop: ruff on the files that differ from the main branch, and all tests that need no broker.
+unit: .venv/ready
+	@base=$$(git merge-base HEAD main 2>/dev/null || git rev-parse HEAD 2>/dev/null || true); \
+	 files=$$({ git diff --name-only --diff-filter=d $$base -- '*.py'; git ls-files --others --exclude-standard '*.py'; } 2>/dev/null || true); \
+	 if [ -n "$$files" ]; then $(BIN)/ruff check --quiet --force-exclude $$files && $(BIN)/ruff format --quiet --check $$files; fi
+	@HYPOTHESIS_PROFILE=loop $(BIN)/python -m pytest -q -n auto tests/unit
+
+# The pure folders, measured over tests/unit. pyproject.toml names them.
+coverage: .venv/ready
+	@mkdir -p build
+	@HYPOTHESIS_PROFILE=loop $(BIN)/coverage run -m pytest -q -p no:xdist tests/unit
+	@$(BIN)/coverage report
 
 # Three at a time, each with a RabbitMQ of its own; a given one they would have to share, and tests restart it.
+# TESTS=tests/worker/test_retry.py runs only these.
 test: lint
-	@$(BIN)/python -m pytest $(if $(DLX_TEST_BROKER_URL),,-n 3 --dist loadfile)
+	@$(BIN)/python -m pytest $(TESTS) $(if $(DLX_TEST_BROKER_URL),,-n 3 --dist loadfile)
 
 # Hostile inputs for commands, API, settings, URLs, messages, letters and files; `make test` runs them with a fixed seed.
 # Here the seed is a new one, and is printed. SEED=… INPUTS=20000 ONLY=letters-7 runs what a failure names.
@@ -56,7 +70,8 @@ shop: .venv/shop
 
 # The pages as a site, in build/site.
 docs: .venv/docs
-	@$(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+	@$(BIN)/python docs/pictures.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 lint: .venv/ready
 	@$(BIN)/ruff check
@@ -67,9 +82,11 @@ format: .venv/ready
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-# Write the terminal sessions on the pages anew, from real runs.
+# Write the terminal sessions and pictures on the pages again, from real runs.
 transcripts: .venv/ready
 	@$(BIN)/python docs/transcript.py
+	@$(BIN)/python docs/terminal.py
+	@$(BIN)/python docs/pictures.py
 	@DLX_WRITE_TRANSCRIPTS=1 $(BIN)/python -m pytest -q tests/acceptance/test_cli_docs.py
 
 clean:

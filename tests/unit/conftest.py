@@ -1,11 +1,22 @@
-"""How thorough properties are: 10 examples each in every run, 1,000 with HYPOTHESIS_PROFILE=thorough."""
+"""How thorough properties are: 10 examples each in every run, 1,000 with HYPOTHESIS_PROFILE=thorough.
+
+``make unit`` sets HYPOTHESIS_PROFILE=loop, see examples.py.
+"""
 
 from __future__ import annotations
 
-import os
-
+import pytest
 from hypothesis import settings
 
+from tests.unit.examples import PROFILE
+
 settings.register_profile("quick", max_examples=10, deadline=None)
+settings.register_profile("loop", parent=settings.get_profile("quick"))
 settings.register_profile("thorough", max_examples=1_000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+settings.load_profile(PROFILE)
+
+
+@pytest.fixture(scope="session")
+def broker():
+    """Unit tests run without one: a test that needs it belongs to tests/broker or tests/worker."""
+    pytest.fail("tests/unit has no broker", pytrace=False)

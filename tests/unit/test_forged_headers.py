@@ -38,6 +38,7 @@ from celery_dlx_retry.wire.headers import (
 )
 from celery_dlx_retry.wire.message import Message, bare
 from celery_dlx_retry.wire.validation import flaw_of
+from tests.unit.examples import many
 
 NOW_MS = 1_800_000_000_000
 NAMES = (
@@ -144,7 +145,7 @@ def test_a_task_that_waits_can_be_shown_whatever_its_headers_say(headers):
     assert all(time_of(at_ms) for at_ms in (task.due_ms, task.since_ms) if at_ms is not None)
 
 
-@settings(max_examples=300)
+@settings(max_examples=many(300))
 @given(forged)
 def test_whatever_is_carried_can_be_retried_buried_and_replayed(headers):
     """A header that AMQP cannot carry is left out first, as bury() does."""

@@ -13,6 +13,7 @@ from support import shown
 
 from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.wire.header_size import carried, check_properties, room_beside, size_of
+from tests.unit.examples import many
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -37,7 +38,7 @@ TABLES = st.dictionaries(
 
 
 @given(TABLES)
-@settings(max_examples=400)
+@settings(max_examples=many(400))
 def test_what_py_amqp_cannot_encode_is_unpublishable_and_nothing_else_is(headers):
     try:
         on_the_wire(headers)

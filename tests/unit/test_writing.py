@@ -25,6 +25,7 @@ from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.wire.message import Message
 from celery_dlx_retry.worker import celery_publish as sending
 from celery_dlx_retry.worker.run_state import DeliveryInfo
+from tests.unit.examples import many
 
 PROPERTIES = {"correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "expiration", "timestamp"}
 LINK = {"task": "t.link", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None, "immutable": False}
@@ -208,7 +209,7 @@ asked = st.fixed_dictionaries(
 TASK = new_task(new_app(accept_content=["json", "pickle", "yaml"]), max_retries=None)
 
 
-@settings(max_examples=500)
+@settings(max_examples=many(500))
 @given(came, asked)
 @example({}, {})
 @example({}, {"args": [object()]})
