@@ -28,10 +28,14 @@ from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+TOUR = ROOT / "docs" / "tour.md"
+CONTENTS = ROOT / "docs" / "contents.md"
+SETTINGS_PAGE = ROOT / "docs" / "settings.md"
+REPOSITORY = re.findall(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 FAULTS = ROOT / "docs" / "what-happens-when.md"
 SECURITY = ROOT / "docs" / "security.md"
-PAGES = [README, *DOCS, ROOT / "CHANGELOG.md"]
+PAGES = [README, *DOCS, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
 WRITTEN_BY_RUNS = {"benchmarks", "compatibility"}
 SETTINGS = {f"dlx_{field.name.removesuffix('_ms')}": field for field in fields(Settings)}
 
@@ -86,8 +90,8 @@ def test_every_python_example_runs(code, tmp_path):
     python(code, folder=tmp_path)
 
 
-def test_the_countdowns_of_the_readme_are_sent(broker, prefix, tmp_path):
-    ((_, _, code),) = [block for block in blocks(README, "python") if "def on_order" in block[2]]
+def test_the_countdowns_of_the_tour_are_sent(broker, prefix, tmp_path):
+    ((_, _, code),) = [block for block in blocks(TOUR, "python") if "def on_order" in block[2]]
     conf = {"broker_url": broker.url, "dlx_prefix": prefix, "task_default_queue": f"{prefix}.work"}
 
     python(f"{code}\n\napp.conf.update({conf!r})\non_order('order-1')\n", folder=tmp_path)
@@ -132,10 +136,37 @@ def test_every_defence_is_proved_by_tests_in_the_files_that_it_names():
             assert f"\ndef test_{name}(" in (ROOT / path).read_text(), name
 
 
-def test_every_page_is_in_the_readme():
-    linked = set(LINK.findall(README.read_text()))
+def test_every_page_is_in_the_table_of_contents():
+    linked = set(LINK.findall(CONTENTS.read_text()))
 
-    assert {f"docs/{page.name}" for page in DOCS} <= linked
+    assert {page.name for page in DOCS} - {CONTENTS.name} <= linked
+
+
+def test_every_link_of_the_readme_is_absolute_and_leads_to_a_file_and_a_heading():
+    """PyPI shows the README, too, and knows no relative links."""
+    links = LINK.findall(README.read_text())
+
+    assert f"{REPOSITORY}/blob/main/docs/contents.md" in links
+    for link in links:
+        path, _, anchor = re.sub(r"^/(blob|raw)/main/", "", link.removeprefix(REPOSITORY)).partition("#")
+        assert link.startswith(REPOSITORY), link
+        assert (ROOT / path).is_file(), link
+        assert f"/{'raw' if path.endswith('.svg') else 'blob'}/main/" in link
+        if anchor:
+            assert anchor in anchors(ROOT / path), link
+
+
+def test_the_readme_has_fewer_than_900_words():
+    assert len(README.read_text().split()) < 900
+
+
+def test_every_address_of_the_project_is_in_its_repository():
+    urls = re.search(r"^\[project\.urls\]\n((?:\w+ = .+\n)+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+
+    for url in re.findall(r'"(.+)"', urls):
+        assert url.startswith(REPOSITORY)
+        path = url.removeprefix(REPOSITORY).removeprefix("/blob/main/")
+        assert path in {"", "/issues"} or (ROOT / path).is_file(), url
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -154,8 +185,8 @@ def test_the_diff_adopts_a_celery_app_in_at_most_15_lines(tmp_path):
     assert python(USE_OF_THE_APP, folder=tmp_path) == "order-1\nTrue\n"
 
 
-def test_the_dead_letters_in_the_readme_are_what_the_command_prints(broker, prefix):
-    promised = only(README, "console").split("\n", 1)
+def test_the_dead_letters_of_the_tour_are_what_the_command_prints(broker, prefix):
+    promised = only(TOUR, "console").split("\n", 1)
     with Connection(broker.url, transport_options={"confirm_publish": True}) as connection:
         connection.channel().queue_declare(f"{prefix}.dead", durable=True, auto_delete=False)
         for letter in DEAD_LETTERS:
@@ -202,9 +233,9 @@ def test_every_line_is_one_sentence(page):
     assert [line for line in prose.splitlines() if re.search(r"(?<!\d)[.!?][)*]* [A-Z]", line)] == []
 
 
-def test_every_worker_flag_is_in_the_readme_and_every_one_there_exists():
+def test_every_worker_flag_is_on_the_page_of_settings_and_every_one_there_exists():
     flags = {flag for parameter in worker.params for flag in (*parameter.opts, *parameter.secondary_opts)}
-    described = set(re.findall(r"--dlx-[a-z-]+", README.read_text()))
+    described = set(re.findall(r"--dlx-[a-z-]+", SETTINGS_PAGE.read_text().partition("\n## Worker flags\n")[2]))
 
     assert described == {flag for flag in flags if flag.startswith("--dlx-")}
     help_text = celery("worker", "--help")
@@ -227,8 +258,8 @@ def test_no_setting_is_described_that_does_not_exist():
     assert set(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == set(SETTINGS)
 
 
-def test_the_readme_has_every_setting_with_its_default():
-    rows = re.findall(r"^\| \[`(dlx_\w+)`\]\(\S+\) \| `(.+?)` \|", README.read_text(), re.MULTILINE)
+def test_the_table_of_settings_has_every_setting_with_its_default():
+    rows = re.findall(r"^\| \[`(dlx_\w+)`\]\(\S+\) \| `(.+?)` \|", SETTINGS_PAGE.read_text(), re.MULTILINE)
 
     assert {setting for setting, _ in rows} == set(SETTINGS)
     for setting, default in rows:

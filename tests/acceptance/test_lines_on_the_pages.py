@@ -31,7 +31,10 @@ from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from tests.acceptance.tenancy import Tenancy
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CHANGELOG.md"]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Its lines run elsewhere, with the page's own app.
 QUICK_START = "quickstart.md"
@@ -126,7 +129,7 @@ def test_no_shell_line_hides_in_a_block_of_another_name():
 
 def test_every_transcript_is_of_a_page_whose_sessions_are_compared():
     compared = {
-        "README.md": r"celery -A example_project\.shop dlx dead list$",
+        "tour.md": r"celery -A example_project\.shop dlx dead list$",
         "dead-letters.md": r"celery -A example_project\.shop dlx dead ",
         **dict.fromkeys(("commands.md", "doctor.md", "brokers.md"), "celery -A shop dlx "),
     }

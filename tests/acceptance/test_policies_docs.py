@@ -28,9 +28,9 @@ def failing(task, *errors):
     return task.apply(("order-1",))
 """
 CLAIMS = {
-    "README.md": """\
+    "docs/tour.md": """\
         from celery_dlx_retry import RetryIn
-        from README import charge, import_order, ship
+        from tour import charge, import_order, ship
 
         def test_the_docstring_says_when_it_is_retried(dlx):
             failing(charge, ConnectionError())
