@@ -44,16 +44,20 @@ def replay(  # noqa: PLR0913 - which, where to, how
     destination: Callable[[DeadMessage], str] | None = None,
     change: Callable[[Message], Message] | None = None,
     page: int = PAGE,
+    may_continue: Callable[[], bool] = lambda: True,
 ) -> Generator[tuple[DeadMessage, DLXError | None], None, None]:
     """Move the wanted ones back to the work queues that they came from; yields each, moved, or why it was not.
 
-    ``destination`` names another queue for a letter, or raises a LetterError to keep it.
+    ``destination`` names another queue for a letter, or raises a LetterError to keep it. ``may_continue`` is called
+    before each move: it may wait, and returns False to end the replay.
     """
     work_queues = WorkQueuePublisher(publisher, names)
     with reading(connection, queue, page=page) as letters:
         for acknowledge, letter in letters:
             if not wanted(letter):
                 continue
+            if not may_continue():
+                return
             try:
                 to_queue = destination(letter) if destination else letter.record.queue
                 message = change(letter.message) if change else letter.message
@@ -89,14 +93,21 @@ def rewrite(  # noqa: PLR0913 - which, where, how
 
 
 def discard(
-    connection: Connection, queue: str, *, wanted: Callable[[DeadMessage], bool]
+    connection: Connection,
+    queue: str,
+    *,
+    wanted: Callable[[DeadMessage], bool],
+    may_continue: Callable[[], bool] = lambda: True,
 ) -> Generator[DeadMessage, None, None]:
-    """Take the wanted ones away for good; yields each when it is gone."""
+    """Take the wanted ones away for good; yields each when it is gone. Ends before one if ``may_continue`` is False."""
     with reading(connection, queue) as letters:
         for acknowledge, letter in letters:
-            if wanted(letter):
-                acknowledge()
-                yield letter
+            if not wanted(letter):
+                continue
+            if not may_continue():
+                return
+            acknowledge()
+            yield letter
 
 
 def check_message(message: Message) -> None:

@@ -18,14 +18,14 @@ from celery_dlx_retry.deadletters.letter import dead_message
 from celery_dlx_retry.errors import Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from kombu.connection import Connection
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
 
 
-def browse(connection: Connection, queue: str) -> Iterator[DeadMessage]:
+def browse(connection: Connection, queue: str) -> Generator[DeadMessage, None, None]:
     """Every dead letter in a queue, oldest first. They stay there; others do not see them while we look."""
     with reading(connection, queue) as letters:
         for _, letter in letters:

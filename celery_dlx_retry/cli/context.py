@@ -11,9 +11,7 @@ from celery_dlx_retry.cli.errors import one_sentence
 from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.cli.parameters import QUEUE_NAMES
 from celery_dlx_retry.errors import BadBrokerURL
-from celery_dlx_retry.operations.app_queues import all_dead_letter_queues, known_work_queues
-from celery_dlx_retry.operations.connect import connect, connection_of, require_rabbitmq
-from celery_dlx_retry.operations.connect import find_management as reached
+from celery_dlx_retry.operations.connect import require_rabbitmq
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.session import open_session
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from celery_dlx_retry.operations.session import BrokerSession
-
-__all__ = ["all_dead_letter_queues", "connect", "connection_of", "known_work_queues", "reached"]
 
 queues_option = click.option(
     "--queues",

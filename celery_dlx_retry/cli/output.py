@@ -20,7 +20,7 @@ from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.values import escaping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 printable = escaping.printable
 
@@ -120,20 +120,6 @@ def _least_width(columns: Sequence[str], cells: Sequence[Sequence[str]], whole: 
 def _cells(rows: Iterable[Sequence[object]]) -> Iterator[list[str]]:
     for row in rows:
         yield [printable(str(cell)) if cell not in {None, ""} else "-" for cell in row]
-
-
-@contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, nothing elsewhere; call what it yields once per step."""
-    if not is_terminal():
-        yield lambda: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - an extra
-    from rich.progress import Progress  # noqa: PLC0415
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
 
 
 @contextmanager

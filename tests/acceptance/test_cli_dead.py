@@ -17,9 +17,8 @@ from celery import Celery
 from kombu.connection import Connection
 from support import eventually
 
-from celery_dlx_retry.cli.dead.known import KnownLetters
-from celery_dlx_retry.cli.dead.selection import Selection
-from celery_dlx_retry.deadletters.filter import LetterFilter
+from celery_dlx_retry.operations.seen_letters import SeenLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from tests.unit.letters import a_letter
 
 HOUR_MS = 3_600_000
@@ -113,13 +112,13 @@ def test_ids_that_are_not_there_are_named(desk):
 def test_of_a_dead_letter_queue_that_all_share_only_the_named_work_queue_is_meant():
     app = Celery("shop", broker="amqp://", set_as_current=False)
     app.conf.dlx_dead_letter_queue = "all.dead"
-    selection = Selection(app=app, named=("orders",), chosen=LetterFilter())
+    selected = SelectedLetters(app, LetterQuery(queues=("orders",)))
     ours, theirs = (
         replace(a_letter(queue=name, dead_letter_key=name), queue="all.dead") for name in ("orders", "mails")
     )
 
-    assert selection.wanted(ours)
-    assert not selection.wanted(theirs)
+    assert selected.matches(ours)
+    assert not selected.matches(theirs)
 
 
 @pytest.mark.parametrize("words", ["list --limit 300", "export"])
@@ -338,10 +337,10 @@ def test_what_lies_there_already_is_not_imported_again(desk, kind, tmp_path):
 
 def test_of_two_that_are_the_same_one_is_already_there():
     letter = a_letter(died_at_ms=17)
-    with KnownLetters() as known:
-        known.add(letter)
+    with SeenLetters() as seen:
+        seen.add(letter)
 
-        assert [known.takes(it) for it in (replace(letter, queue="elsewhere"), letter, letter)] == [False, True, False]
+        assert [seen.take(it) for it in (replace(letter, queue="elsewhere"), letter, letter)] == [False, True, False]
 
 
 def test_letters_come_in_through_a_pipe_and_go_out_with_their_number(desk, tmp_path):

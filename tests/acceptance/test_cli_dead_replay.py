@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from support import eventually
 
-from celery_dlx_retry.cli.dead import replay_run
+from celery_dlx_retry.operations import replay as replay_module
 
 
 def taken(desk, kind):
@@ -96,7 +96,7 @@ def test_a_rate_is_held_within_five_percent(desk):
 
 def test_a_replay_that_reads_its_queues_many_times_moves_each_letter_once(desk, monkeypatch):
     """As it does after ten minutes, lest the broker take offence at what is held for long."""
-    monkeypatch.setattr(replay_run, "_PASS_SECONDS", 0.0)
+    monkeypatch.setattr(replay_module, "_PASS_SECONDS", 0.0)
     for number in range(8):
         desk.bury(f"{number}", ("classic", "quorum")[number % 2], task=("shop.a", "shop.b")[number // 4])
     desk.lying(8)
@@ -110,7 +110,7 @@ def test_a_replay_that_reads_its_queues_many_times_moves_each_letter_once(desk, 
 
 
 def test_letters_without_a_task_id_are_moved_each_once_too(desk, monkeypatch):
-    monkeypatch.setattr(replay_run, "_PASS_SECONDS", 0.0)
+    monkeypatch.setattr(replay_module, "_PASS_SECONDS", 0.0)
     for text in ("a", "a", "b"):
         desk.bury("", args=[text])
     desk.lying(3)

@@ -1,4 +1,4 @@
-"""The user's editor, on text that must not stay on the disk."""
+"""Open the user's editor on text that must not stay on the disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 
 
 def in_editor(text: str) -> str:
-    """Return what the user made of the text.
+    """Return the text as the user saved it.
 
     The file lies in a directory that only this user may enter. The directory is deleted when the editor ends, together
     with the copies that editors leave beside a file, also if SIGTERM or SIGHUP ends the command. SIGKILL leaves it.

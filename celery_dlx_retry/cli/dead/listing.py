@@ -2,81 +2,77 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, get_args
 
 import click
 
-from celery_dlx_retry.cli.dead.selection import selects
+from celery_dlx_retry.cli.dead.options import selects
+from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
+from celery_dlx_retry.cli.errors import one_sentence
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
 from celery_dlx_retry.cli.parameters import COUNT
-from celery_dlx_retry.deadletters.groups import grouped
 from celery_dlx_retry.deadletters.letter import facts_of
+from celery_dlx_retry.operations.select_letters import SortKey, group_letters, list_letters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
-    from celery_dlx_retry.cli.dead.selection import Selection
     from celery_dlx_retry.deadletters.groups import Group
     from celery_dlx_retry.deadletters.letter import DeadMessage
+    from celery_dlx_retry.operations.select_letters import LetterQuery
 
 _IDS = ("group", "sample")
 _COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")
-_SORTS: dict[str, Callable[[DeadMessage], Any]] = {
-    "died": lambda letter: letter.record.died_at_ms,
-    "task": lambda letter: letter.record.task,
-    "error": lambda letter: (letter.record.error_type, letter.record.error),
-    "reason": lambda letter: str(letter.record.reason),
-    "attempts": lambda letter: letter.record.attempts,
-    "queue": lambda letter: letter.record.queue,
-}
 
 
 @click.command("list")
 @selects
-@click.option("--sort", type=click.Choice(list(_SORTS)), default="died", show_default=True, help="By this.")
-@click.option("--reverse", is_flag=True, help="The last first.")
-@click.option("--limit", type=COUNT, default=100, show_default=True, help="No more than this many.")
+@click.option(
+    "--sort", type=click.Choice(get_args(SortKey)), default="died", show_default=True, help="Sort by this column."
+)
+@click.option("--reverse", is_flag=True, help="Sort in descending order.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Show at most this many.")
 @json_option
 def list_dead(  # noqa: PLR0913 - one per option
-    ctx: click.Context, selection: Selection, *, sort: str, limit: int, reverse: bool, as_json: bool
+    ctx: click.Context, query: LetterQuery, *, sort: SortKey, limit: int, reverse: bool, as_json: bool
 ) -> None:
     """Show dead letters; they stay where they are."""
-    counter = _Counter()
-    with selection.reading() as letters:
-        # No more than the limit is ever in memory, and of each only what is shown.
-        choose = heapq.nlargest if reverse else heapq.nsmallest
-        shown = choose(limit, counter(letters), key=_SORTS[sort])
+    app, reporter = ctx.obj.app, Reporter()
+    with one_sentence(app):
+        with reporter.bar("reading"):
+            found = list_letters(app, query, sort=sort, reverse=reverse, limit=limit, monitor=reporter.monitor)
         if sys.stdout.isatty() or as_json:
-            for letter in shown:
-                json_line(facts_of(letter)) if as_json else _tell(letter)
+            for letter in found.letters:
+                json_line(facts_of(letter)) if as_json else _print_lines(letter)
         else:
-            table(_COLUMNS, map(_row, shown))
+            table(_COLUMNS, map(_row, found.letters))
     if not as_json:
-        more = f", {limit} shown" if counter.count > limit else ""
-        echo(f"{counted(counter.count, 'dead letter')}{more}")
-    if selection.tells_missing():
+        more = f", {limit} shown" if found.total > limit else ""
+        echo(f"{counted(found.total, 'dead letter')}{more}")
+    if report_missing(groups=found.absent_groups):
         ctx.exit(1)
 
 
 @click.command("groups")
 @selects
 @json_option
-def group_dead(ctx: click.Context, selection: Selection, *, as_json: bool) -> None:
+def group_dead(ctx: click.Context, query: LetterQuery, *, as_json: bool) -> None:
     """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
-    with selection.reading() as letters:
-        groups = grouped(letters)
+    app, reporter = ctx.obj.app, Reporter()
+    with one_sentence(app), reporter.bar("reading"):
+        found = group_letters(app, query, monitor=reporter.monitor)
     if as_json:
-        for group in groups:
+        for group in found.groups:
             json_line(group.facts)
     else:
-        table(("group", "count", "error", "where", "first died", "last died", "sample"), _rows(groups), whole=_IDS)
-    if selection.tells_missing():
+        columns = ("group", "count", "error", "where", "first died", "last died", "sample")
+        table(columns, _rows(found.groups), whole=_IDS)
+    if report_missing(groups=found.absent_groups):
         ctx.exit(1)
 
 
-def _rows(groups: list[Group]) -> list[tuple[object, ...]]:
+def _rows(groups: Iterable[Group]) -> list[tuple[object, ...]]:
     return [
         (
             group.fingerprint.group,
@@ -91,19 +87,7 @@ def _rows(groups: list[Group]) -> list[tuple[object, ...]]:
     ]
 
 
-class _Counter:
-    """Count letters and pass on what is shown of each."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, letters: Iterable[DeadMessage]) -> Iterator[DeadMessage]:
-        for letter in letters:
-            self.count += 1
-            yield letter.without_content()
-
-
-def _tell(letter: DeadMessage) -> None:
+def _print_lines(letter: DeadMessage) -> None:
     """Print three lines for a terminal, where one line would be too long."""
     died, reason, task, task_id, error, attempts, waited, queue, worker, group = (it or "-" for it in _row(letter))
     for line in (

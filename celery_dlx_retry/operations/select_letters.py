@@ -1,0 +1,255 @@
+"""Select dead letters: find the dead-letter queues of an app, read them, list and group the letters."""
+
+from __future__ import annotations
+
+import heapq
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, get_args
+
+from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.deadletters.filter import LetterFilter
+from celery_dlx_retry.deadletters.groups import grouped
+from celery_dlx_retry.errors import Forbidden, Missing
+from celery_dlx_retry.operations.app_queues import all_dead_letter_queues, known_work_queues
+from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management, require_rabbitmq
+from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
+from celery_dlx_retry.operations.notices import OnlyKnownQueues, QueueForbidden, UnknownQueuesSkipped, UnreadableLetter
+from celery_dlx_retry.operations.operation_errors import InvalidRequest
+from celery_dlx_retry.settings import QueueType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from kombu.connection import Connection
+
+    from celery_dlx_retry.deadletters.groups import Group
+    from celery_dlx_retry.deadletters.letter import DeadMessage
+
+Item = TypeVar("Item")
+#: The columns that a list can be sorted by.
+SortKey = Literal["died", "task", "error", "reason", "attempts", "queue"]
+_SORT_KEYS: dict[str, Callable[[DeadMessage], Any]] = {
+    "died": lambda letter: letter.record.died_at_ms,
+    "task": lambda letter: letter.record.task,
+    "error": lambda letter: (letter.record.error_type, letter.record.error),
+    "reason": lambda letter: str(letter.record.reason),
+    "attempts": lambda letter: letter.record.attempts,
+    "queue": lambda letter: letter.record.queue,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterQuery:
+    """Which dead letters an operation is about."""
+
+    #: Work queues, or ``Names.orphans()``; empty: all dead-letter queues that can be found.
+    queues: tuple[str, ...] = ()
+    filter: LetterFilter = field(default_factory=LetterFilter)
+    #: An operation that changes letters needs this if neither queues nor filters are given.
+    everything: bool = False
+    #: RabbitMQ's HTTP API; None: the usual port of the broker's host.
+    management_url: str | None = None
+
+    def require_explicit(self) -> None:
+        """Raise InvalidRequest unless the query names queues, ids or filters, or ``everything`` and no filter."""
+        if self.everything and not self.filter.is_empty:
+            raise InvalidRequest(detail="A query with everything=True takes no task ids and no filters.")
+        if not self.everything and self.filter.is_empty and not self.queues:
+            raise InvalidRequest(detail="The query needs task ids, filters or queues, or everything=True.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterList:
+    """A part of the letters that a query selects."""
+
+    #: Sorted, without bodies and headers.
+    letters: tuple[DeadMessage, ...]
+    #: How many letters the query selects.
+    total: int
+    #: Groups of the query that no letter belongs to.
+    absent_groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterGroups:
+    """The letters that a query selects, by what failed where; the largest group first."""
+
+    groups: tuple[Group, ...]
+    absent_groups: tuple[str, ...]
+
+
+def list_letters(  # noqa: PLR0913 - which, in which order
+    app: Any,
+    query: LetterQuery,
+    *,
+    sort: SortKey = "died",
+    reverse: bool = False,
+    limit: int = 100,
+    monitor: Monitor = NO_MONITOR,
+) -> LetterList:
+    """Return the first letters in this order. The letters stay in their queues."""
+    total = 0
+
+    def without_content(letters: Iterable[DeadMessage]) -> Iterator[DeadMessage]:
+        nonlocal total
+        for letter in letters:
+            total += 1
+            yield letter.without_content()
+
+    # Memory holds no more letters than the limit.
+    choose = heapq.nlargest if reverse else heapq.nsmallest
+    with SelectedLetters(app, query, monitor=monitor) as selected:
+        letters = choose(limit, without_content(selected), key=_SORT_KEYS[sort])
+    return LetterList(letters=tuple(letters), total=total, absent_groups=selected.absent_groups)
+
+
+def group_letters(app: Any, query: LetterQuery, *, monitor: Monitor = NO_MONITOR) -> LetterGroups:
+    """Count letters by exception type and innermost frame of your own code."""
+    with SelectedLetters(app, query, monitor=monitor) as selected:
+        groups = grouped(selected)
+    return LetterGroups(groups=tuple(groups), absent_groups=selected.absent_groups)
+
+
+@final
+class SelectedLetters:
+    """The letters that a query selects, over one connection; a context manager that you iterate over.
+
+    Reading holds the letters of a queue until its end, so that other readers do not see them meanwhile. Reading changes
+    nothing. Entering the context raises Missing if there is no dead-letter queue.
+    """
+
+    def __init__(
+        self, app: Any, query: LetterQuery, *, only_known: bool = False, monitor: Monitor = NO_MONITOR
+    ) -> None:
+        require_rabbitmq(app)
+        self.app, self.query, self.monitor = app, query, monitor
+        #: Another app may use the same prefix. An operation that changes many letters leaves its queues alone.
+        self._only_known = only_known
+        self._names = context_of(app).names
+        self._seen_groups: set[str] = set()
+        self._possible: list[str] = []
+        self._forbidden: set[str] = set()
+
+    def __enter__(self) -> SelectedLetters:
+        self.connection: Connection = connection_of(self.app)
+        try:
+            self.queues()
+        except BaseException:
+            self.connection.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.release()
+
+    def __iter__(self) -> Generator[DeadMessage, None, None]:
+        """Yield the letters queue by queue.
+
+        This reads every letter to the end: a quorum queue puts what was read behind the rest.
+        """
+        total, done = self.total(), 0
+        for queue in self.queues():
+            with self.skip_forbidden(queue), broker_iterator(self.app, browse(self.connection, queue)) as letters:
+                for position, letter in enumerate(letters, start=1):
+                    if self.monitor.is_cancelled:
+                        return
+                    done += 1
+                    self.monitor.progress(done, total)
+                    if self.matches(letter):
+                        if letter.unreadable:
+                            self.monitor.notice(UnreadableLetter(letter=letter, position=position))
+                        yield letter
+
+    def matches(self, letter: DeadMessage) -> bool:
+        """Return True if the query selects this letter."""
+        wanted, queues = self.query.filter, self.query.queues
+        if wanted.groups:
+            self._seen_groups.add(letter.fingerprint.group)
+        if queues and "{queue}" not in self._names.dead_letter_queue and letter.queue == self._names.dead_letter_queue:
+            # Several work queues share this dead-letter queue.
+            return bool({letter.record.queue, letter.record.dead_letter_key} & set(queues)) and wanted(letter)
+        return wanted(letter)
+
+    @property
+    def absent_groups(self) -> tuple[str, ...]:
+        """Return the groups of the query that no letter belongs to, once all letters were read."""
+        return tuple(sorted(set(self.query.filter.groups) - self._seen_groups))
+
+    def queues(self) -> dict[str, int]:
+        """Return the dead-letter queues that exist, with their depths; raise Missing if a named one does not."""
+        with broker_errors(self.app):
+            self._possible = self._possible or list(dict.fromkeys(self._possible_queues()))
+            found: dict[str, int] = {}
+            for name in self._possible:
+                count = None
+                with self.skip_forbidden(name):
+                    count = depth(self.connection, name)
+                if name in self._forbidden:
+                    continue
+                if count is not None:
+                    found[name] = count
+                elif self.query.queues:
+                    raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
+            if not found and not self._forbidden:
+                name = self._possible[0]
+                raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
+            return found
+
+    def total(self) -> int:
+        """Return how many letters there are to read."""
+        return sum(self.queues().values())
+
+    @contextmanager
+    def skip_forbidden(self, queue: str) -> Iterator[None]:
+        """Continue without a queue of another app that the broker user may not read: apps may share a prefix.
+
+        A queue of this app, or one that the query names, raises Forbidden: a list without it would look complete.
+        """
+        try:
+            yield
+        except Forbidden as problem:
+            is_ours = queue in map(self._names.dead_letters, known_work_queues(self.app))
+            if self.query.queues or is_ours or problem.name != queue:
+                raise
+            if queue not in self._forbidden:
+                self._forbidden.add(queue)
+                self.monitor.notice(QueueForbidden(queue=queue))
+
+    def _possible_queues(self) -> list[str]:
+        orphans = [replace(self._names, kind=kind).orphans() for kind in get_args(QueueType)]
+        if self.query.queues:
+            return [name if name in orphans else self._names.dead_letters(name) for name in self.query.queues]
+        connect(self.connection)
+        known = [self._names.dead_letters(queue) for queue in known_work_queues(self.app)]
+        management, problem = find_management(self.connection, self.query.management_url)
+        if management is None:
+            self.monitor.notice(OnlyKnownQueues(problem=problem))
+            return [*known, *orphans]
+        found = all_dead_letter_queues(management, self._names)
+        if not self._only_known:
+            return [*known, *found, *orphans]
+        if others := tuple(work_queue for name, work_queue in found.items() if name not in known):
+            self.monitor.notice(UnknownQueuesSkipped(work_queues=others))
+        return [*known, *orphans]
+
+
+@contextmanager
+def broker_iterator(app: Any, generator: Generator[Item, None, None]) -> Iterator[Iterator[Item]]:
+    """Iterate over what a generator of ``broker/`` yields; close it at the end.
+
+    Errors of the broker in the generator become BrokerUnavailable. Errors of the loop's body stay as they are.
+    """
+
+    def items() -> Iterator[Item]:
+        while True:
+            with broker_errors(app):
+                try:
+                    item = next(generator)
+                except StopIteration:
+                    return
+            yield item
+
+    with closing(generator):
+        yield items()
