@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 import time
 from contextlib import closing
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -34,6 +36,7 @@ from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from celery_dlx_retry.wire.task_body import payload_of
 
 ALL = LetterQuery(everything=True)
+API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
 class Shop:
@@ -312,6 +315,21 @@ def test_a_wait_for_canaries_can_be_cancelled(shop, tmp_path):
 def test_canaries_need_a_result_backend_that_can_be_asked(shop):
     with pytest.raises(InvalidRequest, match="result_backend"):
         Replay(shop.app, ALL, canary=CanaryTest(count=1))
+
+
+def test_the_example_on_the_page_replays_and_leaves_other_errors_alone(shop):
+    (code,) = re.findall(r"```python\n(.*?def replay_timeouts.*?)```", API_PAGE.read_text(), re.DOTALL)
+    page = {}
+    exec(code, page)  # noqa: S102 - our own page
+    shop.add("a", "b", error_type="TimeoutError")
+    shop.add("c")
+    seen = []
+
+    replayed = page["replay_timeouts"](shop.app, "anna@web", lambda *it: seen.append(it), threading.Event())
+
+    assert replayed == 2
+    assert seen[-1] == (2, 3)
+    assert shop.dead_ids() == ["c"]
 
 
 # --- purge ---
