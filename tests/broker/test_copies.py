@@ -139,11 +139,11 @@ def run_what_waits(post):
     lane = Lane(name=name, kind="classic", delay_ms=60_000, queue=post.work.name)
     assert there.exchange
 
-    def producer_for(seen, task):
+    def hand_over(seen, task):
         with post.bench.publisher().producer() as producer:
             producer.publish_message(seen.message, exchange="", routing_key=task.queue)
 
-    with closing(take(post.bench.connect(), lane, {"7"}, producer_for=producer_for)) as taken:
+    with closing(take(post.bench.connect(), lane, {"7"}, hand_over=hand_over)) as taken:
         assert [problem for _, problem in taken] == [None]
 
 
