@@ -46,7 +46,7 @@ def find_letter(
     management_url: str | None = None,
     monitor: Monitor = NO_MONITOR,
 ) -> DeadMessage | None:
-    """Return the first dead letter with this task id; None if there is none."""
+    """Return the first dead letter with this task id, or None."""
     query = LetterQuery(queues=queues, filter=LetterFilter(ids=frozenset([task_id])), management_url=management_url)
     with SelectedLetters(app, query, monitor=monitor) as selected:
         letters = list(selected)  # to the end, so that they keep their order

@@ -1,4 +1,4 @@
-"""What an operation on dead letters tells its caller while it runs, as values."""
+"""The values that an operation on dead letters passes to ``Monitor.notice`` while it runs."""
 
 from __future__ import annotations
 

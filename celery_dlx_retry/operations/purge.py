@@ -53,7 +53,7 @@ class PurgeResult:
 class Purge:
     """One purge, as a context manager.
 
-    ``run()`` deletes the letters that ``plan()`` has seen; without a plan, all that the query selects. ``result`` says
+    ``run()`` deletes the letters that ``plan()`` has seen; without a plan, every letter of the query. ``result`` says
     at any time what has been deleted so far. ``operator`` is who does it, for the audit log; by default the user of
     this process.
     """

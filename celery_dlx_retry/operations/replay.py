@@ -85,7 +85,7 @@ class ReplayResult:
 class Replay:
     """One replay, as a context manager.
 
-    ``run()`` replays the letters that ``plan()`` has seen; without a plan, all that the query selects. ``result`` says
+    ``run()`` replays the letters that ``plan()`` has seen; without a plan, every letter of the query. ``result`` says
     at any time what has been replayed so far. A replay that was stopped can be run again: it continues. ``operator``
     is who does it, for the audit log; by default the user of this process.
 
@@ -114,7 +114,7 @@ class Replay:
         self._canary, self._states = canary, _states(app, canary)
         self._stack = ExitStack()
         self._tally = _Tally(app, query, detach=detach)
-        #: The letters that the operator has agreed to; None: all that the query selects.
+        #: The letters of the plan; None: without a plan, every letter of the query.
         self._planned: SeenLetters | None = None
         #: The task ids of canaries that are still to be moved; None: letters need not be canaries.
         self._only_ids: set[str] | None = None
@@ -163,7 +163,7 @@ class Replay:
 
     def run(self) -> ReplayResult:
         """Replay the canaries, if any, and then the rest; notify LetterReplayed or LetterKept for each letter."""
-        self._letters.queues()  # raise here if the broker is gone: nothing was done that an audit could tell
+        self._letters.queues()  # if the broker is gone, it raises before anything has changed
         try:
             if self._canary is not None:
                 self._stopped = self._replay_canaries(self._canary)

@@ -1,7 +1,7 @@
-"""Read how a task ended from a result backend, and nothing else that is stored there.
+"""Read the state of a task from a result backend, and no other part of its result.
 
 Celery's ``get_task_meta()`` decodes the whole result: it can unpickle it, and it calls the class of a stored exception.
-So only those backends are asked whose states can be read alone, or out of JSON.
+So this module only reads backends that store the state in a column, or the result as JSON.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from celery_dlx_retry.wire.task_body import MOST_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: A task id -> its state and when it got it; None if nothing is known.
+    #: Task id -> its state and the time of that state; None if the backend has no result.
     States = Callable[[str], tuple[str, str] | None]
 
 
 def states_of(app: Any) -> tuple[States | None, str]:
-    """Return a way to ask this app's result backend for states; or None, and why there is none."""
+    """Return a function that reads states from the app's result backend, or None and the reason."""
     try:
         backend = app.backend
         read = _reader(backend)
         if read is None:
             return None, _why_not(backend)
         read(backend, str(uuid4()))
-    except Exception as exc:  # noqa: BLE001 - any backend, each with its own errors
+    except Exception as exc:  # noqa: BLE001 - each backend has other errors
         return None, f"the result backend does not answer ({type(exc).__name__})"
 
     def states(task_id: str) -> tuple[str, str] | None:
         try:
             return read(backend, task_id)
-        except Exception:  # noqa: BLE001 - any backend, each with its own errors, or a stored value that is not JSON
+        except Exception:  # noqa: BLE001 - each backend has other errors; a stored value may not be JSON
             return None
 
     return states, ""
@@ -63,7 +63,7 @@ def _reader(backend: Any) -> Callable[[Any, str], tuple[str, str] | None] | None
 
 
 def _is_compressed(backend: Any) -> bool:
-    return bool(getattr(backend, "compression", None))  # an older Celery has no such attribute
+    return bool(getattr(backend, "compression", None))  # older versions of Celery have no such attribute
 
 
 def _name(cls: type) -> str:
@@ -79,7 +79,7 @@ def _from_json(backend: Any, task_id: str) -> tuple[str, str] | None:
 
 
 def _from_sqlalchemy(backend: Any, task_id: str) -> tuple[str, str] | None:
-    # Only these two columns: of the others, SQLAlchemy or Celery would unpickle some.
+    # Only these two columns: SQLAlchemy or Celery would unpickle some of the others.
     table = backend.task_cls
     session = backend.ResultSession()
     try:
@@ -95,7 +95,7 @@ def _from_django(backend: Any, task_id: str) -> tuple[str, str] | None:
     return found and (str(found[0]), str(found[1]))
 
 
-# By name: to import one takes a library that need not be installed. Not Memcached, whose clients unpickle.
+# By name: the library of a backend may not be installed. Memcached is not among them: its clients unpickle.
 _COLUMN_READERS = {
     "celery.backends.database.DatabaseBackend": _from_sqlalchemy,
     "django_celery_results.backends.database.DatabaseBackend": _from_django,

@@ -47,7 +47,7 @@ class LetterQuery:
     #: Work queues, or ``Names.orphans()``; empty: all dead-letter queues that can be found.
     queues: tuple[str, ...] = ()
     filter: LetterFilter = field(default_factory=LetterFilter)
-    #: An operation that changes letters needs this if neither queues nor filters are given.
+    #: An operation that changes letters needs this if the query has no queues and no filters.
     everything: bool = False
     #: RabbitMQ's HTTP API; None: the usual port of the broker's host.
     management_url: str | None = None

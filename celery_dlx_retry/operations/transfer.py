@@ -73,8 +73,8 @@ class Import:
     """One import, as a context manager: ``plan()`` checks the file, ``run()`` imports its letters.
 
     ``lines`` is a binary file that can be read twice. ``skip`` is how many lines an earlier import has done. A letter
-    that is in its queue already is not imported again. Neither is one of which an edited version is there, unless
-    ``again`` is True. ``source`` names the file in the audit log, and ``operator`` who does it; by default the user of
+    that is in its queue already is not imported again. With ``again``, a letter is imported even if its queue has an
+    edited version of it. The audit log gets ``source``, the name of the file, and ``operator``, by default the user of
     this process. ``result`` says at any time what has been imported so far.
     """
 

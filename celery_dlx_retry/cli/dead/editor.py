@@ -22,7 +22,7 @@ _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 def in_editor(text: str) -> str:
     """Return the text as the user saved it.
 
-    The file lies in a directory that only this user may enter. The directory is deleted when the editor ends, together
+    The file is in a directory that only this user may enter. The directory is deleted when the editor ends, together
     with the copies that editors leave beside a file, also if SIGTERM or SIGHUP ends the command. SIGKILL leaves it.
     """
     with _ended_by_exceptions(), TemporaryDirectory(prefix="celery-dlx-edit-", ignore_cleanup_errors=True) as folder:

@@ -69,7 +69,7 @@ def export_dead(ctx: click.Context, query: LetterQuery, output: str, *, as_json:
     default=0,
     help="Skip this many lines, which an earlier run has imported.",
 )
-@click.option("--again", is_flag=True, help="Also import letters of which an edited version is there.")
+@click.option("--again", is_flag=True, help="Also import a letter if its queue has an edited version of it.")
 @management_option
 @yes_option
 @json_option
