@@ -22,7 +22,7 @@ from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.result_states import states_of
 from celery_dlx_retry.operations.seen_letters import SeenLetters
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters, broker_iterator
-from celery_dlx_retry.values.amounts import Pace
+from celery_dlx_retry.values.amounts import Rate
 from celery_dlx_retry.wire.task_body import detached, links_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Replay:
         self._app, self._query, self._monitor = app, query, monitor
         self._detach, self._operator = detach, operator
         self._destination = Destinations(app, named=query.queues, to_queue=to_queue)
-        self._pace = Pace(per_second) if per_second else None
+        self._pace = Rate(per_second) if per_second else None
         self._canary, self._states = canary, _states(app, canary)
         self._stack = ExitStack()
         self._tally = _Tally(app, query, detach=detach)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, final
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.bound_publish import put
+from celery_dlx_retry.broker.bound_publish import publish_to_queue
 from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
 from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.deadletters.export import from_line, to_line
