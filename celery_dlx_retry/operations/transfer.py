@@ -204,7 +204,7 @@ class Import:
             return "already there"
         if self._seen is not None and not self._again and self._seen.has_other_version(letter):
             return "edited"
-        put(self._publisher, self._names, letter.queue, letter.message, as_found=True)
+        publish_to_queue(self._publisher, self._names, letter.queue, letter.message, as_found=True)
         return "imported"
 
 
