@@ -1,7 +1,7 @@
 """The command line: ``celery dlx …`` and our flags of ``celery worker``.
 
-The entry point ``celery.commands`` loads this package whenever ``celery`` starts, so that the flags are there before
-the project's tasks are.
+The entry point ``celery.commands`` loads this package at every start of ``celery``. So the flags exist before the
+project's tasks are loaded.
 """
 
 from celery_dlx_retry.cli.main import dlx

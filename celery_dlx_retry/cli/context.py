@@ -35,10 +35,10 @@ management_option = click.option(
     envvar="DLX_MANAGEMENT_URL",
     default=None,
     help="RabbitMQ's HTTP API. By default port 15672 of the broker's host, or 15671 over https if AMQP is encrypted. "
-    "Without credentials in it, those of the broker are sent.  [env var: DLX_MANAGEMENT_URL]",
+    "A URL without credentials gets those of the broker.  [env var: DLX_MANAGEMENT_URL]",
 )
 ladder_option = click.option(
-    "--ladder", is_flag=True, help="Also the ladder, which is otherwise declared by the first countdown or eta."
+    "--ladder", is_flag=True, help="Also the ladder, which the first countdown or eta declares otherwise."
 )
 
 _NOTED = "celery_dlx_retry.no_app_noted"
@@ -96,7 +96,7 @@ def note_if_no_app_was_named() -> None:
     meta = click.get_current_context().find_root().meta
     if not meta.get(_NOTED):
         meta[_NOTED] = True
-        note("no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …")
+        note("no app was named, so this is one without tasks and settings. Name one: celery -A your_project dlx …")
 
 
 def not_there(names: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Our flags of ``celery worker``."""
+"""The flags that we add to ``celery worker``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAGS = (
         ("--dlx-prefix",),
         help_group=_GROUP,
         metavar="NAME",
-        help="First part of every broker name that we make; overrules dlx_prefix.",
+        help="First part of the names of our queues and exchanges; overrules dlx_prefix.",
     ),
     CeleryOption(
         ("--dlx-queue-type",),
@@ -27,14 +27,14 @@ FLAGS = (
         ("--dlx-declare/--dlx-check-only",),
         help_group=_GROUP,
         default=None,
-        help="Declare what is missing on the broker, or only check that it is there; overrules dlx_declare.",
+        help="Declare missing queues and exchanges, or only check that they exist; overrules dlx_declare.",
     ),
     CeleryOption(
         ("--dlx-confirm-timeout",),
         help_group=_GROUP,
         type=Seconds(min=0, min_open=True, max=MAX_DELAY_MS // 1000),
         metavar="SECONDS",
-        help="How long a publish may wait for the broker's confirm; overrules dlx_confirm_timeout.",
+        help="How long a publish waits for the broker's confirm; overrules dlx_confirm_timeout.",
     ),
     CeleryOption(
         ("--dlx-require-rabbitmq",),

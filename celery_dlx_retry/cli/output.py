@@ -1,8 +1,8 @@
-"""What every command prints in the same way: tables, JSON lines, progress.
+"""How commands print: lines, tables, JSON lines, questions and progress.
 
-On a terminal tables are drawn if rich is installed (the extra ``cli``), and padded if not; piped, they are lines with
-tabs, for cut and awk. Every line goes through ``echo``, every question through ``confirm``, every object through
-``json_line``: these three escape what came from a message.
+On a terminal, rich draws tables if it is installed (the extra ``cli``); without it, columns are padded. In a pipe, a
+table is lines with tabs, for cut and awk. Every line goes through ``echo``, every question through ``confirm``, every
+object through ``json_line``: these three escape text that came with a message.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 printable = escaping.printable
 
-# A drawn column of words may get as narrow as this.
+# The least width of a column whose cells rich may wrap.
 _NARROW = 12
-
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def echo(line: str = "", *, err: bool = False) -> None:
-    """Print one line; a newline or a control character in it is written as an escape."""
+    """Print one line; write newlines and control characters as escapes."""
     click.echo(printable(line), err=err)
 
 
 def confirm(question: str) -> None:
-    """Ask; anything but yes ends the command."""
+    """Ask; end the command unless the answer is yes."""
     click.confirm(printable(question), abort=True, err=True)
 
 
@@ -50,8 +49,8 @@ def json_line(facts: Mapping[str, Any]) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
     """Print rows under these columns; an empty cell is a dash.
 
-    What is in a ``whole`` column, as an id that somebody is to copy, is never broken over lines: on a terminal that is
-    too narrow for that, each row is printed as a block of lines.
+    The cells of a ``whole`` column, for example ids that a user copies, are never wrapped. On a terminal that is too
+    narrow for them, each row is a block of lines.
     """
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415 - an extra
@@ -60,7 +59,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Co
         if whole and console.width < _least_width(columns, cells, whole):
             _blocks(columns, cells)
         else:
-            console.print(drawn(columns, cells, whole=whole))
+            console.print(rich_table(columns, cells, whole=whole))
     elif sys.stdout.isatty():
         cells = list(_cells(rows))
         lines = _padded([columns, *cells])
@@ -82,34 +81,34 @@ def _blocks(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns that line up."""
+    """Return one line per row; pad the cells so that columns line up."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def drawn(
+def rich_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", whole: Collection[str] = ()
 ) -> Any:
-    """The same as a rich table, for who draws it again and again."""
+    """Return a table for rich; `watch` draws it again and again."""
     from rich.table import Table  # noqa: PLC0415 - an extra
 
-    it = Table(title=plain(title) if title else None, title_justify="left", header_style="bold")
+    drawn = Table(title=rich_text(title) if title else None, title_justify="left", header_style="bold")
     for column in columns:
-        it.add_column(column, overflow="fold", no_wrap=column in whole)  # a cut id is none
+        drawn.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in _cells(rows):
-        it.add_row(*map(plain, row))
-    return it
+        drawn.add_row(*map(rich_text, row))
+    return drawn
 
 
-def plain(text: str) -> Any:
-    """The text for a rich display: a str would be read as markup, and ``[red]`` in an error would colour it."""
+def rich_text(text: str) -> Any:
+    """Return a text for rich. It reads a str as markup: ``[red]`` in an error would colour it."""
     from rich.text import Text  # noqa: PLC0415 - an extra
 
     return Text(printable(text))
 
 
 def _least_width(columns: Sequence[str], cells: Sequence[Sequence[str]], whole: Collection[str]) -> int:
-    """Of a drawn table, borders included."""
+    """Return the least width of a table that rich draws, with borders."""
     widths = {
         column: max(len(column), *(len(row[number]) for row in cells)) if cells else len(column)
         for number, column in enumerate(columns)
@@ -142,18 +141,18 @@ def is_terminal() -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 lane``, ``2 lanes``."""
+    """Return ``1 lane``, ``2 lanes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def seconds(delay_ms: int) -> str:
-    """``0.5``, ``26843545.6``: every digit that there is, and no exponent."""
+    """Return ``0.5``, ``26843545.6``: all digits, no exponent."""
     whole, rest = divmod(delay_ms, 1000)
     return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
 
 
 def time_of(at_ms: int) -> str:
-    """A moment, in UTC; ``?`` if it is not known, or no date that there is."""
+    """Return a time in UTC; ``?`` if it is not known or out of range."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at_ms else "?"
     except (ValueError, OverflowError, OSError):  # a header may name any time

@@ -1,4 +1,4 @@
-"""Types of options that click has not: seconds, names of queues, and text that must not be empty."""
+"""Types of options that click does not have: seconds, names of queues, and text that must not be empty."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from click.types import StringParamType
 
 from celery_dlx_retry.values.queue_names import name_problem
 
-#: For options that count something: what no queue holds, and every integer of Python and SQLite takes.
+#: The largest count in an option: more than any queue holds, and SQLite can store it.
 MOST = 2**31 - 1
 DAY_SECONDS = 86_400
 
 
 class Seconds(click.FloatRange):
-    """A range of seconds; click lets NaN into every range."""
+    """A range of seconds. click accepts NaN in every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a finite float."""
@@ -27,12 +27,12 @@ class Seconds(click.FloatRange):
 
 
 class QueueName(StringParamType):
-    """The name that a queue can have on the broker."""
+    """A name that a queue can have on the broker."""
 
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
+        """Return the value unchanged."""
         if problem := name_problem(value):
             self.fail(f"{value!r:.80} is not the name of a queue: {problem}.", param, ctx)
         return str(value)
@@ -44,7 +44,7 @@ class QueueNames(StringParamType):
     name = "names"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
+        """Return the value unchanged."""
         names = [name.strip() for name in str(value).split(",") if name.strip()]
         if not names:
             self.fail("it names no queue.", param, ctx)
@@ -54,12 +54,12 @@ class QueueNames(StringParamType):
 
 
 class NotEmpty(StringParamType):
-    """Text. An empty one is a shell variable that is not set, and would choose what was not meant."""
+    """Text that is not empty. An empty text is usually a shell variable that is not set, and would select too much."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
+        """Return the value unchanged."""
         if not value:
             self.fail("it is empty. Is a variable of your shell not set?", param, ctx)
         return str(value)

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.cli.context import management_option, not_there, note, queues_option, session_of
-from celery_dlx_retry.cli.output import counted, drawn, echo, is_terminal, json_line, json_option, plain, table, time_of
+from celery_dlx_retry.cli.output import (
+    counted,
+    echo,
+    is_terminal,
+    json_line,
+    json_option,
+    rich_table,
+    rich_text,
+    table,
+    time_of,
+)
 from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
 from celery_dlx_retry.operations.status import StatusReader, read_status
 
@@ -94,7 +104,7 @@ def watch(  # noqa: PLR0913 - one per option
                     if live is None:
                         echo(problem.format_message(), err=True)
                     else:
-                        live.update(plain(problem.format_message()), refresh=True)
+                        live.update(rich_text(problem.format_message()), refresh=True)
                     _wait(interval)
         except KeyboardInterrupt:
             return
@@ -110,7 +120,7 @@ def _show(found: Status, live: Any, *, everything: bool, as_json: bool) -> None:
         table(_COLUMNS, _rows(shown), whole=_NAMES)
         echo(_summary(found))
     else:
-        live.update(drawn(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
+        live.update(rich_table(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
 
 
 def _rows(shown: Iterable[QueueState]) -> list[tuple[object, ...]]:

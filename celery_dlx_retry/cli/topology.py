@@ -60,7 +60,7 @@ _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool, as_json: bool) -> None:
     """Show what a worker would declare; nothing is changed."""
     if as_json and form != "table":
-        raise click.UsageError(f"--json is a form of its own: give it without --format {form}, or that alone.")
+        raise click.UsageError(f"Give --json or --format {form}, not both.")
     with app_of(ctx) as app:
         made = make_plan(app, queues=split_names(queue_names), ladder=ladder)
     if as_json:
@@ -94,7 +94,7 @@ def check(
         note(f"bindings and policies are not checked. {found.no_management}")
     if not as_json:
         unchecked = f" {len(found.unchecked)} not checked." if found.unchecked else ""
-        sound = "No differences found." if unchecked else "All of it stands."
+        sound = "No differences found." if unchecked else "The broker matches the plan."
         echo((f"{counted(len(found.differences), 'difference')}." if found.differences else sound) + unchecked)
     if found.differences:
         ctx.exit(1)
@@ -108,14 +108,14 @@ def check(
 def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist. Existing objects stay as they are."""
     if not is_app_named():
-        raise click.UsageError("No app was named, so there is no plan to declare. Say which: celery -A your_project …")
+        raise click.UsageError("No app was named, so there is no plan to declare. Name one: celery -A your_project …")
     with session_of(ctx, queue_names) as session:
         changes_something()
         declared = declare_topology(session, ladder=ladder)
     if as_json:
         json_line(asdict(declared))
     else:
-        echo("All of it stands.")
+        echo("The broker matches the plan.")
 
 
 @click.command()

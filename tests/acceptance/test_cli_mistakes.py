@@ -16,7 +16,7 @@ from tests.acceptance.commandline import invoke
 
 NOWHERE = "amqp://shop:geheim@127.0.0.1:1//"
 NAMELESS = (
-    "Note: no app was named, so this is one without tasks and settings. Say which: celery -A your_project dlx …\n"
+    "Note: no app was named, so this is one without tasks and settings. Name one: celery -A your_project dlx …\n"
 )
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_declared_for_no_app(broker):
     done = invoke("-b", broker.url, "dlx", "declare")
 
     assert done.exit_code == 2
-    assert "Error: No app was named, so there is no plan to declare. Say which: celery -A your_project" in done.output
+    assert "Error: No app was named, so there is no plan to declare. Name one: celery -A your_project" in done.output
 
 
 def test_with_the_broker_down_the_doctor_still_finds_what_is_wrong_with_the_app(nowhere):

@@ -85,7 +85,7 @@ def test_the_ladder_is_in_the_plan_if_asked_for_and_no_longer_missing_once_decla
     }
     (told,) = dlx.json("declare", "--ladder")
     assert (told["prefix"], told["queues"]) == (project.prefix, sum(it["object"] == "queue" for it in whole))
-    assert "All of it stands." in dlx("check", "--ladder")
+    assert "The broker matches the plan." in dlx("check", "--ladder")
 
 
 def test_a_work_queue_without_a_countdown_needs_no_landing_queue(dlx, declared, project):
@@ -95,10 +95,10 @@ def test_a_work_queue_without_a_countdown_needs_no_landing_queue(dlx, declared, 
     with Connection(project.url) as connection:
         connection.default_channel.queue_delete(landing)
 
-    assert "All of it stands." in dlx("check")
+    assert "The broker matches the plan." in dlx("check")
     assert [it["name"] for it in dlx.json("check", "--ladder", code=1)] == [landing]
     dlx("declare")
-    assert "All of it stands." in dlx("check", "--ladder")
+    assert "The broker matches the plan." in dlx("check", "--ladder")
 
 
 def test_a_ladder_that_stands_is_checked_without_asking(dlx, declared, project):

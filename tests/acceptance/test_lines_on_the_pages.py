@@ -297,7 +297,7 @@ class Shop:
             connection.default_channel.queue_delete(missing)
         self._management.call("POST", "/definitions", definitions)
         eventually(lambda: self.depth(missing) is not None)
-        assert "All of it stands." in self.dlx("check")
+        assert "The broker matches the plan." in self.dlx("check")
 
     def ctl(self, command, *words):
         moved = words[0] == "shovel"

@@ -34,7 +34,7 @@ def test_a_virtual_host_may_have_any_name(broker, http_api, redis_url, tmp_path,
                 shop.send("fail")
                 eventually(shop.dead)
 
-                assert dlx("check") == "All of it stands.\n"
+                assert dlx("check") == "The broker matches the plan.\n"
                 assert f"work\t{shop.queue}\t" in dlx("status")
                 assert waiting.id in dlx("waiting", "list")
                 assert "project.fail" in dlx("dead", "list")

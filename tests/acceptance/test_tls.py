@@ -72,7 +72,7 @@ def test_a_worker_a_sender_and_the_commands_speak_tls(shop, node):
         assert f"dead\t{shop.queue}.dead" in dlx("status")
         # In a process of its own: this one may have imported other tests' shared tasks, which announce other lanes.
         checked = shop.celery("dlx", "check", DLX_MANAGEMENT_URL=node.tls_management_url, SSL_CERT_FILE=shop.ca)
-        assert checked.stdout == "All of it stands.\n", checked.stderr
+        assert checked.stdout == "The broker matches the plan.\n", checked.stderr
         dlx("dead", "replay", "--all", "--yes")
         eventually(lambda: len(shop.records(task="project.exhaust")) == 6)
         dlx.close()
