@@ -15,9 +15,7 @@ from celery_dlx_retry.cli import dlx as dlx_group
 from tests.acceptance.commandline import invoke
 
 NOWHERE = "amqp://shop:geheim@127.0.0.1:1//"
-NAMELESS = (
-    "Note: no app was named, so this is one without tasks and settings. Name one: celery -A your_project dlx …\n"
-)
+NAMELESS = "Note: no app was named, so this is one without tasks and settings. Name one: celery -A your_project dlx …\n"
 
 
 @pytest.fixture
