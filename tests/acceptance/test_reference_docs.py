@@ -23,8 +23,6 @@ DOCS = ROOT / "docs"
 API = (DOCS / "api.md").read_text()
 NAMES = (DOCS / "headers-and-names.md").read_text()
 POLICIES = (DOCS / "policies.md").read_text()
-# Of a page's own explanation, and said there to be internal.
-SHOWN = {"choosing-how-to-wait.md"}
 ARGUMENT = re.compile(r"`((?:x-|alternate)[a-z-]+)(?:=([\w-]+))?`")
 
 
@@ -131,7 +129,7 @@ def test_what_is_public_beneath_the_package_has_the_signature_on_the_page(name):
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
-def test_no_example_imports_what_is_internal_without_saying_so(page):
+def test_no_example_imports_an_internal_name(page):
     public = {"celery_dlx_retry", "celery_dlx_retry.testing", "celery_dlx_retry.errors"}
     imported = [
         (node.module, alias.name)
@@ -143,8 +141,4 @@ def test_no_example_imports_what_is_internal_without_saying_so(page):
     ]
     internal = [name for module, name in imported if module not in public and f"`{module}.{name}`" not in API]
 
-    if page.name in SHOWN:
-        assert internal
-        assert "it is internal, and stands here to be read" in page.read_text()
-    else:
-        assert internal == []
+    assert internal == []
