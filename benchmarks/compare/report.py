@@ -76,8 +76,8 @@ def _throughput(pool: str, rates: Results) -> Sheet:
             for key, those in rates.items()
         ),
         note="CPU is that of one retry: delivery, failing run, publish, wait and return. "
-        "It is set right for the slowness of the machine; retries/s are as the clock showed them. "
-        "The row of plain tasks is of tasks that succeed, for comparison. "
+        "It is corrected for the slowness of the machine; retries/s are not corrected. "
+        "Plain tasks of Celery succeed; their row is for comparison. "
         + (f"Medians of {rounds} rounds." if rounds > 1 else "One round."),
     )
 
@@ -87,8 +87,8 @@ def _steps(steps: Results) -> Sheet:
         title="What each step of a retry costs the broker",
         head=("a message is taken, published and acknowledged", "broker CPU, ms"),
         rows=tuple((_title(key), figure(rate["broker_ms"])) for key, rate in steps.items()),
-        note="Kombu alone, one process, classic queues, all at the same pace (500 in a second in the full run): "
-        "what a broker spends on a message falls with the pace.",
+        note="Kombu alone, one process, classic queues, all at the same rate (500 per second in the full run), "
+        "because a broker needs less CPU per message at a higher rate.",
     )
 
 
@@ -106,10 +106,10 @@ def _lateness(late: Results) -> Sheet:
         rows=tuple(
             (_title(key), *(cell(it[name]) for name in ("idle", "beside", "crowd"))) for key, it in late.items()
         ),
-        note="With Celery's countdown the crowd is run by the worker that holds it; "
-        "the others' is taken from its queue by one Python process. "
-        f"That of native delayed delivery waits {NATIVE.patience} times as long, "
-        "so that all of it, or most, is published before it is due.",
+        note="With Celery's countdown the worker that holds the crowd runs it; "
+        "with the others one Python process takes the crowd from its queue. "
+        f"With native delayed delivery the crowd waits {NATIVE.patience} times as long, "
+        "so that all or most of it is published before it is due.",
     )
 
 
@@ -139,7 +139,7 @@ def _memory(waiting: Results, wire: Results) -> Sheet:
             for key, it in waiting.items()
         ),
         note="Celery's countdown has `worker_prefetch_multiplier = 0` here and where a crowd expires: "
-        "with its default, an idle worker takes in only a few of them a second.",
+        "with its default, an idle worker takes only a few of them per second.",
     )
 
 
@@ -207,7 +207,7 @@ def _growth(growth: Results) -> Sheet:
             )
             for key, it in growth.items()
         ),
-        note="The row of plain tasks is of tasks that succeed; in the last row a worker may prefetch without a limit.",
+        note="Plain tasks of Celery succeed; in the last row a worker may prefetch without a limit.",
     )
 
 
@@ -246,7 +246,7 @@ def markdown(found: Results, *, plot: str) -> str:
         if sheet.note:
             parts += [sheet.note, ""]
     if passed := found["about"]["passed over"]:
-        parts += [f"Passed over: {'; '.join(passed)}.", ""]
+        parts += [f"Skipped: {'; '.join(passed)}.", ""]
     return "\n".join(parts) + "\n"
 
 
