@@ -24,26 +24,26 @@ CLAIM = re.compile(r"::test_(\w+)\[([\d.]+)-(\w+)\]$")
 HEAD = """\
 # Compatibility
 
-Python 3.10 to 3.13, Celery 5.5 to 5.7, RabbitMQ 3.10 to 4.3, each with each.
-The pools prefork, solo, threads and gevent, on all of them.
-`make matrix` runs them and writes this page; [tox.ini](../tox.ini) has the environments.
-Python and RabbitMQ have to be on the machine: `make matrix` says what is missing.
+The package supports Python 3.10 to 3.13, Celery 5.5 to 5.7, RabbitMQ 3.10 to 4.3, in every combination.
+It supports the pools prefork, solo, threads and gevent on all of them.
+`make matrix` tests this and writes this page; [tox.ini](../tox.ini) has the environments.
+The Pythons and RabbitMQs must be on the machine: `make matrix` says what is missing.
 
 ## Every combination
 
-A real worker of each pool, on a RabbitMQ of its own: {sessions} sessions, {checks} checks, {failed} failed.
-A cell is the number of claims that held; `7 of 8` is a failure.
+A session runs a real worker of each pool on a private RabbitMQ: {sessions} sessions, {checks} checks, {failed} failed.
+A cell is the number of claims that passed; `7 of 8` is a failure.
 
 """
 CLAIMS = """
-The claims, and the pools that they are about:
+The claims, and the pools that they are tested with:
 
 {claims}
 
-Celery has no hard time limits with solo and threads, and processes that can be lost with prefork only.
-The commands are the same with every pool, and are run once.
+Celery has no hard time limits with solo and threads, and only prefork has processes that can be lost.
+The commands are the same with every pool, so they run once.
 {failures}
-The versions, exactly:
+The exact versions:
 
 | Python | Celery | kombu | py-amqp | billiard | gevent | from | commit | seconds |
 |---|---|---|---|---|---|---|---|---|
@@ -51,9 +51,9 @@ The versions, exactly:
 DIAGONAL = """
 ## The diagonal
 
-All tests of the tiers that talk to a broker (`tests/unit tests/broker tests/worker`), with every version once at least.
-`make test` runs all tests on the newest Celery and the RabbitMQ that is there.
-`make ends` runs the claims above on the oldest and the newest of everything.
+All tests of `tests/unit tests/broker tests/worker`, with every version at least once.
+`make test` runs all tests on the newest Celery and the installed RabbitMQ.
+`make ends` runs the claims above on the oldest and the newest version of everything.
 
 | environment | Python | Celery | RabbitMQ | tests | failed | skipped | from | commit | minutes |
 |---|---|---|---|---|---|---|---|---|---|
@@ -61,22 +61,22 @@ All tests of the tiers that talk to a broker (`tests/unit tests/broker tests/wor
 DIFFERENCES = """
 ## What differs
 
-- RabbitMQ 4.0 counts each look at a quorum queue as a delivery that failed, and drops a message at the 21st.
-  Our dead-letter queues have that limit lifted.
-  Into a quorum queue that you made yourself, and whose limit is that of the broker, look no more than twenty times.
-- In the same way it counts a task that goes back to its quorum queue because it could not be published or parked.
-  At the 21st time it is a dead letter if the queue has a dead-letter exchange, and dropped if it has none.
-  So give it one, with `dlx_queue()` or `celery dlx policy`.
+- RabbitMQ 4.0 counts each look at a quorum queue as a failed delivery, and drops a message at the 21st.
+  Our dead-letter queues have no such limit.
+  Do not look more than twenty times into a quorum queue that you declared yourself with the broker's default limit.
+- RabbitMQ 4.0 also counts each time that a task goes back to its quorum queue because it could not be published or parked.
+  At the 21st time the task becomes a dead letter if the queue has a dead-letter exchange; otherwise the broker drops it.
+  So give the queue one, with `dlx_queue()` or `celery dlx policy`.
 - When a pool process is killed, Celery 5.7 looks into the result backend.
-  It acknowledges the task if its id has a SUCCESS, also if that is of an earlier task with the same id.
+  It acknowledges the task if its id has a SUCCESS, even if that SUCCESS belongs to an earlier task with the same id.
   A `DLXRetryTask` runs again.
-- `Reject(requeue=True)` in a task stays Celery's own: a `basic.reject`, which every RabbitMQ 4 counts.
-- RabbitMQ after 4.0 shows queues and exchanges only to users who may do something with them.
+- `Reject(requeue=True)` in a task is Celery's own `basic.reject`, which every RabbitMQ 4 counts.
+- RabbitMQ after 4.0 shows queues and exchanges only to users who have a permission on them.
 
-What we do because of one version of Celery stands in [one module](../celery_dlx_retry/worker/celery_compat.py).
-It goes when the oldest Celery that we support is the one that ends it.
+[One module](../celery_dlx_retry/worker/celery_compat.py) has the code that a single Celery version needs.
+We remove an entry when the oldest supported Celery no longer needs it.
 
-| what Celery does | ended by |
+| what Celery does | fixed in |
 |---|---|
 """
 
@@ -149,7 +149,7 @@ def _differences() -> Iterator[str]:
     for name, version in versions.ENDS.items():
         yield f"| {_what(name)} | Celery {version} |\n"
     for name, version in versions.STILL_IN.items():
-        yield f"| {_what(name)} | none up to {version} |\n"
+        yield f"| {_what(name)} | not fixed up to {version} |\n"
 
 
 def _what(name: str) -> str:

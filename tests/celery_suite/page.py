@@ -19,8 +19,8 @@ NEXT = "\n\n## "
 
 HEAD = """
 `make celery-suite` runs the tests of Celery and of packages for Celery twice.
-The first run is with plain Celery; in the second one `task_cls` is `DLXRetryTask` in every app that names no class.
-The tests come from the source distributions and are not changed; no test is run a second time when it fails.
+The first run is with plain Celery; in the second run `task_cls` is `DLXRetryTask` in every app that names no class.
+The tests come unchanged from the source distributions; no test runs a second time when it fails.
 The job compares both runs by test id.
 It fails if a test passes with plain Celery, does not pass with ours, and is not in the list below.
 It also fails if a test in the list no longer differs.
