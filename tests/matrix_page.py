@@ -64,8 +64,8 @@ DIFFERENCES = """
 - RabbitMQ 4.0 counts each look at a quorum queue as a failed delivery, and drops a message at the 21st.
   Our dead-letter queues have no such limit.
   Do not look more than twenty times into a quorum queue that you declared yourself with the broker's default limit.
-- RabbitMQ 4.0 also counts each time that a task goes back to its quorum queue because it could not be published or parked.
-  At the 21st time the task becomes a dead letter if the queue has a dead-letter exchange; otherwise the broker drops it.
+- RabbitMQ 4.0 also counts each time that a task goes back to its quorum queue because its publish failed.
+  At the 21st time the task is a dead letter if the queue has a dead-letter exchange; otherwise the broker drops it.
   So give the queue one, with `dlx_queue()` or `celery dlx policy`.
 - When a pool process is killed, Celery 5.7 looks into the result backend.
   It acknowledges the task if its id has a SUCCESS, even if that SUCCESS belongs to an earlier task with the same id.
