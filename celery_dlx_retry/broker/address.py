@@ -1,4 +1,4 @@
-"""Where a connection leads: what may be said of a broker URL, and compared with another."""
+"""The address of a broker, without credentials: to show it, and to compare it with another."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ class BrokerAddress(NamedTuple):
     vhost: str
 
     def __str__(self) -> str:
-        # A password with a "/" makes the rest of its URL the virtual host; without a scheme all of it is the host.
+        # If a password contains a "/", the rest of the URL becomes the virtual host; without a scheme, all is the host.
         if not is_host(self.host) or "@" in self.vhost:
             return UNREADABLE
         return f"{bracketed(self.host)}:{self.port}, virtual host {self.vhost!r}"
 
 
 def addresses(connection: Connection) -> list[BrokerAddress]:
-    """All that it may connect to: one, unless its URL names hosts to fail over to."""
+    """Return all addresses that a connection may use: one, unless its URL names hosts for failover."""
     default = connection.transport.default_connection_params
-    found = [(connection.hostname, connection.port, connection.virtual_host)]
-    found += map(_parts, connection.alt)
-    named = [
+    urls = [(connection.hostname, connection.port, connection.virtual_host), *map(_parts, connection.alt)]
+    every = (
         BrokerAddress(
             host=str(host or default.get("hostname")),
             port=int(port or default.get("port") or 0),
             vhost=str(vhost or default.get("virtual_host")),
         )
-        for host, port, vhost in found
-    ]
-    return list(dict.fromkeys(named))
+        for host, port, vhost in urls
+    )
+    return list(dict.fromkeys(every))
 
 
 def shown(connection: Connection) -> str:
-    """Return where a connection may lead, without credentials."""
+    """Return the addresses of a connection as text, without credentials."""
     return " or ".join(dict.fromkeys(map(str, addresses(connection))))
 
 
@@ -52,6 +51,6 @@ def _parts(url: str) -> tuple[str | None, int | None, str | None]:
         return url, None, None  # Kombu takes it for a host name
     try:
         parts = url_to_parts(url)
-    except ValueError:  # it quotes a part of the URL
+    except ValueError:  # its text quotes a part of the URL
         return UNREADABLE, None, None
     return parts.hostname, parts.port, parts.path

@@ -1,4 +1,4 @@
-"""Publish now, hear of it later: confirmed and mandatory, for an event loop that must not stand still."""
+"""Publish without waiting: the event loop reads the confirms later. Every message is mandatory and confirmed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     Problem = PublishError | Unpublishable
     Then = Callable[[Problem | None], None]
 
-# After a broker was not to be reached, nobody tries again for so long: each try holds the event loop up.
+# After a failed connect there is no new one for this time: each one blocks the event loop.
 _PAUSE_SECONDS = 1.0
-# An event loop that stood still looks once more after so long: the answer may be on its way.
+# If the event loop was blocked, it reads once more after this time: the confirm may be on its way.
 _GRACE_SECONDS = 1.0
-# A refused channel is replaced so often at most: a new one costs three round trips.
+# A channel with a refused message is replaced at most this often: a new one costs three round trips.
 _CHANNEL_SECONDS = 1.0
 _TOO_LONG = re.compile(r"larger than configured max size (\d+)")
 
@@ -47,11 +47,12 @@ class _Sent:
 class Pipeline:
     """One connection in confirm mode, read by an event loop.
 
-    ``then`` of each message is called once: with None when the broker has it, with a PublishError when it is not known
-    to have it, with Unpublishable when its content is at fault. A single thread, the event loop's, does it all.
+    It calls ``then`` of each message once: with None if the broker has confirmed it, with a PublishError if not, with
+    Unpublishable if its content is wrong. Only the thread of the event loop may use it.
 
-    Nothing is written while the broker does not read, as under a memory alarm: what is in the socket then arrives in
-    the end, when its delivery has long gone back to its queue (test_what_is_held_under_an_alarm_is_not_sent_later).
+    It writes nothing while the broker does not read, for example under a memory alarm. A message in the socket would
+    arrive in the end, long after its delivery went back to its queue
+    (test_what_is_held_under_an_alarm_is_not_sent_later).
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class Pipeline:
         self._is_refused, self._channel_since = False, 0.0
         self._used_at = 0.0
         self._not_before = 0.0
-        self._longest_body: int | None = None  # that the broker takes, once it has said so
+        self._longest_body: int | None = None  # the limit of the broker, once it has named it
 
     def publish(self, message: Message, *, exchange: str, routing_key: str, then: Then) -> None:
-        """Send it; ``then`` is called from the event loop, or at once if it cannot be sent."""
+        """Send a message. The event loop calls ``then``; if it cannot be sent, ``then`` is called at once."""
         now = time.monotonic()
         due = now + self._timeout_ms / 1000
         sent = _Sent(message=message, exchange=exchange, routing_key=routing_key, due=due, then=then)
@@ -95,20 +96,20 @@ class Pipeline:
             self._write()
         self._used_at = now
         self._watch()
-        self._tell()
+        self._call_back()
 
     def drain(self, *, within: float) -> None:
-        """Wait for what is on its way, without the event loop."""
+        """Wait for the confirms of sent messages, without the event loop."""
         deadline = time.monotonic() + within
         while (
             (self._sent or self._outbox) and self._connection is not None and (left := deadline - time.monotonic()) > 0
         ):
             self._read(timeout=left)
             self._write()
-        self._tell()
+        self._call_back()
 
     def close(self) -> None:
-        """Forget what is on its way: nobody is told of it any more."""
+        """Close the connection and forget the sent messages; their ``then`` is not called any more."""
         self._outbox.clear()
         self._sent.clear()
         self._settled.clear()
@@ -116,15 +117,15 @@ class Pipeline:
 
     def _ready(self, now: float) -> None:
         if self._connection is not None and not self._sent and now - self._used_at > LONGEST_IDLE_SECONDS:
-            # Something on the way may have forgotten a connection that was silent for long, and told nobody.
+            # A firewall may have dropped a connection that was silent for long, without a word to us.
             self._drop()
         if self._connection is not None:
             return
         if now < self._not_before:
-            raise Unreachable(problem="the broker was not to be reached a moment ago")
+            raise Unreachable(problem="the last connect failed a moment ago")
         connection = self._connect()
         try:
-            # Confirms are read by the event loop, so py-amqp is not to wait for each.
+            # The event loop reads the confirms, so py-amqp must not wait for them.
             open_connection(connection, timeout_ms=self._write_timeout_ms, is_confirmed=False)
             self._use(connection.default_channel)
         except (*BROKER_ERRORS, Unreachable) as exc:
@@ -157,16 +158,16 @@ class Pipeline:
         self._is_refused, self._channel_since = False, time.monotonic()
 
     def _may_write(self) -> bool:
-        """Whether the channel takes messages; one that a full queue has refused is replaced first.
+        """Return whether the channel takes messages; replace it first if a full queue has refused one.
 
-        On RabbitMQ 3.10 that queue refuses all that comes on this channel, also when it is no longer full.
+        On RabbitMQ 3.10 that queue refuses every later message of this channel, also when it is no longer full.
         """
         if not self._is_read or self._connection is None:
             return False
         if not self._is_refused or time.monotonic() - self._channel_since < _CHANNEL_SECONDS:
             return True
         if self._sent:
-            return False  # their confirms come on the old channel, and soon
+            return False  # their confirms will come soon, on the old channel
         try:
             self._channel.close()
             self._use(self._connection.channel())
@@ -175,7 +176,7 @@ class Pipeline:
         return self._is_read and self._connection is not None
 
     def _write(self) -> None:
-        """All that is to go out, as long as the broker reads."""
+        """Write the waiting messages, as long as the broker reads."""
         while self._outbox and self._may_write():
             sent = self._outbox.popleft()
             sent.due = time.monotonic() + self._timeout_ms / 1000
@@ -201,7 +202,7 @@ class Pipeline:
         self._is_read = True
 
     def _prepared(self, message: Message) -> Any:
-        """The message as py-amqp writes it, encoded before the connection that all share is touched."""
+        """Return the message as py-amqp writes it, encoded before the shared connection is touched."""
         if (flaw := self._flaw_of(message)) is not None:
             raise flaw
         properties = {**message.properties, "delivery_mode": PERSISTENT}
@@ -230,10 +231,10 @@ class Pipeline:
         self._read(timeout=0)
         self._write()
         self._watch()
-        self._tell()
+        self._call_back()
 
     def _read(self, *, timeout: float) -> None:
-        """All that has come, or the first that comes."""
+        """Read everything that has arrived; if nothing has, wait for the first."""
         try:
             while self._connection is not None:
                 self._connection.drain_events(timeout=timeout)
@@ -254,7 +255,7 @@ class Pipeline:
         self._settle(tag, is_multiple=multiple)
 
     def _on_return(self, _problem: Any, exchange: str, routing_key: str, message: Any) -> None:
-        """RabbitMQ returns a message just before it confirms it. AMQP says which by its content alone."""
+        """Mark a returned message. basic.return comes just before the ack and has no delivery tag."""
         returned = (message.headers or {}).get("id"), exchange, routing_key
         for sent in self._sent.values():
             if (sent.message.headers.get("id"), sent.exchange, sent.routing_key) == returned:
@@ -265,16 +266,16 @@ class Pipeline:
 
     def _settle(self, tag: int, *, is_multiple: bool) -> None:
         if self._is_probed:
-            # The probe is the first message on its connection. Its return tells less: it is confirmed without one where
-            # an operator's policy gives the exchange an alternate exchange.
+            # The probe is the first message of its connection. We wait for its confirm and not for its return: there is
+            # none if an operator's policy gives the exchange an alternate exchange.
             self._is_read, self._is_probed = True, False
         self._settled.extend(self._sent.pop(each) for each in self._up_to(tag, is_multiple=is_multiple))
 
     def _fail(self, exc: BaseException) -> None:
-        """Nobody knows what became of all that is on its way; the connection may lie from now on."""
+        """Drop the connection: the result of every sent message is unknown, and a late confirm could be a wrong one."""
         self._drop()
         if isinstance(exc, (AccessRefused, NotFound)) and not self._is_read:
-            # The broker has answered: this user may not write there, or there is no exchange yet.
+            # The broker has answered: this user may not write there, or the exchange does not exist yet.
             self._is_answered, self._may_probe = True, isinstance(exc, NotFound)
         if isinstance(exc, PreconditionFailed) and (found := _TOO_LONG.search(str(exc))):
             self._longest_body = int(found[1])
@@ -290,10 +291,10 @@ class Pipeline:
                 sent.problem = Unreachable(problem=str(exc) or type(exc).__name__)
         self._settled.extend(self._sent.values())
         self._sent.clear()
-        self._go_on()
+        self._connect_again()
 
-    def _go_on(self) -> None:
-        """What was not written yet has a new connection, or none."""
+    def _connect_again(self) -> None:
+        """Connect again for the messages that were not written yet, or refuse them."""
         if not self._outbox:
             return
         try:
@@ -304,7 +305,7 @@ class Pipeline:
         else:
             self._write()
 
-    def _tell(self) -> None:
+    def _call_back(self) -> None:
         while self._settled:
             sent = self._settled.popleft()
             sent.then(sent.problem)
@@ -322,27 +323,27 @@ class Pipeline:
         self._hub.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """After a confirm that did not come in time the next one could be taken for it: all start again.
+        """Look for a message without a confirm in time. After one, all messages fail: a late confirm may be another's.
 
-        A body of the solo pool runs in the event loop, and timers come before sockets then: what the broker has sent
-        meanwhile is read first, and what could not be written meanwhile is written.
+        In the solo pool a task's body blocks the event loop, and after it timers run before sockets. So this first
+        reads what the broker has sent meanwhile, and writes the waiting messages.
         """
         self._is_watched = False
-        stood_still = time.monotonic() - self._look_at > _GRACE_SECONDS
+        was_blocked = time.monotonic() - self._look_at > _GRACE_SECONDS
         self._read(timeout=0)
         self._write()
         now = time.monotonic()
         oldest = self._oldest()
         is_late = oldest is not None and oldest.due <= now
-        self._looks_again = is_late and stood_still and not self._looks_again
+        self._looks_again = is_late and was_blocked and not self._looks_again
         if self._looks_again:
             self._look_after(_GRACE_SECONDS)
         elif is_late:
-            self._judge(oldest, now)
-        self._tell()
+            self._fail_late(oldest, now)
+        self._call_back()
         self._watch()
 
-    def _judge(self, oldest: Any, now: float) -> None:
+    def _fail_late(self, oldest: Any, now: float) -> None:
         while self._outbox and self._outbox[0].due <= now:
             late = self._outbox.popleft()
             self._refuse(late, self._unconfirmed(late))
@@ -354,5 +355,5 @@ class Pipeline:
     def _drop(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
-            self._hub.remove(self._descriptor)  # by its number: the socket may be closed and have none any more
+            self._hub.remove(self._descriptor)  # by its number, because a closed socket has none
             drop(connection)

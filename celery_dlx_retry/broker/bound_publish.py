@@ -1,8 +1,8 @@
 """Send a message to one queue by its name, without the default exchange.
 
-Write permission on the default exchange (`amq.default`) is write permission on every queue of the virtual host. Our own
-direct exchanges do the same for those queues only that the broker user may bind: RabbitMQ asks for write permission on
-the queue (test_an_operator_reaches_only_queues_that_it_may_write).
+A user that may write to the default exchange (`amq.default`) can write to every queue of the virtual host. Our direct
+exchanges reach only queues that the user may bind, for which RabbitMQ requires write permission on the queue
+(test_an_operator_reaches_only_queues_that_it_may_write).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from celery_dlx_retry.wire.message import Message
 
 
-#: How long a binding is believed in. A round trip before each message would double the time of a replay.
+#: How long a binding counts as fresh. A round trip before each message would double the time of a replay.
 FRESH_SECONDS = 1.0
 
 
 class WorkQueuePublisher:
     """Publishes to work queues through the return exchange.
 
-    The exchange parks what it cannot route with the orphans, and the broker confirms that, too. So each queue is bound
-    first, where it nearly always is bound already, and again every second: the broker says then if the queue is gone.
+    The exchange parks a message without a queue among the orphans, and the broker confirms that, too. So each queue is
+    bound first, and again every second. It nearly always is bound already; if it is gone, the broker answers so.
     """
 
     def __init__(self, publisher: Publisher, names: Names) -> None:

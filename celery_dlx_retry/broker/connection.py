@@ -1,4 +1,4 @@
-"""Open a connection to the broker, look whether it is alive, and drop it."""
+"""Open a connection to the broker, check whether it is alive, and drop it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from kombu.connection import Connection
 
 BROKER_ERRORS = (AMQPError, KombuError, OSError)
-# Kombu's, too, and yet the message's fault and not the broker's.
+# Also errors of Kombu, but faults of the message and not of the broker.
 MESSAGE_ERRORS = (SerializationError, SerializerNotInstalled)
 
 
 def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bool = True) -> None:
     """Connect. With ``is_confirmed`` every publish waits for its confirm."""
-    # py-amqp starts its timeout again after each frame, so heartbeats would put off a confirm timeout for ever
+    # py-amqp starts its timeout again after each frame, so heartbeats would postpone a confirm timeout without end
     # (test_heartbeats_do_not_put_off_the_confirm_timeout).
     connection.transport_options = {**connection.transport_options, "confirm_publish": is_confirmed, "heartbeat": 0}
     try:
-        # Once over all hosts of a failover URL.
+        # Try each host of a failover URL once.
         connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
         # Opening a channel and declaring have no timeout (test_a_frozen_broker_holds_nobody_up).
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
@@ -40,7 +40,7 @@ def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bo
 def _end_reads_at_half_a_frame(transport: Any) -> None:
     """Let a read with ``timeout=0`` end when the socket is empty; py-amqp keeps the half frame for the next read.
 
-    Without it py-amqp asks the socket for the other half in a hot loop, and the whole process does nothing else
+    Without it py-amqp polls the socket for the other half in a hot loop, and the process does nothing else
     (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
     """
     receive = transport._quick_recv  # noqa: SLF001 - py-amqp has no public way
@@ -56,12 +56,12 @@ def _end_reads_at_half_a_frame(transport: Any) -> None:
 
 @contextmanager
 def dropped_after_an_error(connection: Connection) -> Iterator[None]:
-    """What went wrong with the broker comes out as a PublishError."""
+    """Drop the connection after any error, and raise errors of the broker as PublishError."""
     try:
         yield
     except BaseException as exc:
-        # After an error the channel may take the late confirm of this message for that of the next one, and a time
-        # limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
+        # After an error the channel may take the late confirm of this message for the one of the next message, and a
+        # time limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
         drop(connection)
         if isinstance(exc, AccessRefused):
             raise PublishForbidden(problem=str(exc)) from exc
@@ -71,7 +71,7 @@ def dropped_after_an_error(connection: Connection) -> Iterator[None]:
 
 
 def is_alive(connection: Connection) -> bool:
-    """Read what the broker has sent since: a close that it announced, or that the kernel knows of, shows here."""
+    """Return whether the connection is open: read what the broker has sent since, which may be a close."""
     try:
         connection.drain_events(timeout=0)
     except TimeoutError:
@@ -82,7 +82,7 @@ def is_alive(connection: Connection) -> bool:
 
 
 def drop(connection: Connection) -> None:
-    """End it at once."""
-    # Not close(): that waits for an answer, which a stuck broker does not give.
+    """Close the socket at once."""
+    # Not close(), which waits for an answer that a stuck broker does not give.
     with suppress(*BROKER_ERRORS):
         connection.collect()

@@ -1,8 +1,8 @@
-"""Count how often a message was started and not finished, where a killed worker cannot take the count along.
+"""Count how often a message was started and not finished; the count survives a killed worker.
 
-A message that kills the whole worker comes back unchanged, like those that merely lay beside it in the worker's
-memory. So before a redelivered message runs, a mark goes into a small queue of its own; after the run the queue is
-deleted. What is found there at the next delivery are runs that nobody ended.
+A message that kills the whole worker comes back unchanged, like the others in the worker's memory. So before a
+redelivered message runs, the worker puts a mark into a small queue for this message. After the run it deletes the
+queue. The marks that it finds at the next delivery are runs that did not end.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 def marks_of(names: Names, task_id: str, *, queue: str) -> QueueSpec:
-    """The queue of one message's marks. It holds no task, so it may expire.
+    """Return the queue for the marks of one message. It holds no task, so it may expire.
 
-    Copies of a message in other queues have the same id, and are not blamed for what this one did.
+    A copy of the message in another work queue has the same id and another queue for its marks.
     """
     digest = hashlib.sha256(json.dumps([queue, task_id]).encode()).hexdigest()[:32]
     return QueueSpec(
@@ -40,9 +40,9 @@ def marks_of(names: Names, task_id: str, *, queue: str) -> QueueSpec:
 
 
 def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
-    """How many runs were started and not ended, by workers other than this one, which is alive.
+    """Return how many runs other workers have started and not ended.
 
-    Its own marks are of runs that go on, or were cancelled, when a connection broke and the broker delivered again.
+    Marks of this worker do not count: it is alive. Such a run goes on, or was cancelled when the connection broke.
     """
     with publisher.connection() as connection, closing(connection.channel()) as channel:
         accept_undecodable_headers(connection)
@@ -50,14 +50,14 @@ def count(publisher: Publisher, marks: QueueSpec, *, worker: str) -> int:
             channel.queue_declare(marks.name, passive=True)
         except NotFound:
             return 0
-        found = [mark.body for mark in iter(lambda: channel.basic_get(marks.name), None)]
+        workers = [mark.body for mark in iter(lambda: channel.basic_get(marks.name), None)]
         channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
-    return sum(body not in {worker, worker.encode()} for body in found)
+    return sum(it not in {worker, worker.encode()} for it in workers)
 
 
 def mark(publisher: Publisher, marks: QueueSpec, *, names: Names, worker: str) -> None:
-    """Remember that this worker starts a run now; returns when the broker does."""
-    # Not by the default exchange: a worker that may write to it may write to every queue.
+    """Publish the mark of a run that starts now; return when the broker has confirmed it."""
+    # Not by the default exchange: a worker that may write to it could write to every queue.
     exchange = names.lanes()
     topology = Topology(
         exchanges=(ExchangeSpec(name=exchange, kind="direct"),),
@@ -71,6 +71,6 @@ def mark(publisher: Publisher, marks: QueueSpec, *, names: Names, worker: str) -
 
 
 def forget(publisher: Publisher, marks: QueueSpec) -> None:
-    """The run has ended, however it did."""
+    """Delete the marks: the run has ended."""
     with publisher.connection() as connection, closing(connection.channel()) as channel:
         channel.queue_delete(marks.name)

@@ -1,6 +1,6 @@
-"""Move dead letters: back to work, changed, in from a file, or away for good.
+"""Move dead letters: replay, change, import or delete them.
 
-Published, confirmed, acknowledged, one after the other: whoever stops in between has doubled one at most.
+Each letter is published, confirmed, acknowledged, one after the other: a crash duplicates one letter at most.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.errors import DLXError
     from celery_dlx_retry.topology.names import Names
 
-# RabbitMQ sends a reply to a consumer of the same channel if ``reply_to`` is this, and refuses it without a consumer.
+# With this ``reply_to`` RabbitMQ sends the reply to a consumer of the same channel; without a consumer it refuses it.
 _FAST_REPLY = "amq.rabbitmq.reply-to"
 
 
@@ -46,7 +46,7 @@ def replay(  # noqa: PLR0913 - which, where to, how
     page: int = PAGE,
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Generator[tuple[DeadMessage, DLXError | None], None, None]:
-    """Move the wanted ones back to the work queues that they came from; yields each, moved, or why it was not.
+    """Move the wanted letters back to their work queues; yield each, with the error if it was not moved.
 
     ``destination`` names another queue for a letter, or raises a LetterError to keep it. ``may_continue`` is called
     before each move: it may wait, and returns False to end the replay.
@@ -85,7 +85,7 @@ def rewrite(  # noqa: PLR0913 - which, where, how
             if not wanted(letter):
                 continue
             changed = change(letter.message)
-            # The record is written out: what the broker alone knew of its death is not told of a new message.
+            # A new message has no x-death: write the record that came from it.
             changed = changed.with_headers(with_record(changed.headers, letter.record))
             publish_to_queue(publisher, names, queue, changed)
             acknowledge()
@@ -99,7 +99,7 @@ def discard(
     wanted: Callable[[DeadMessage], bool],
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Generator[DeadMessage, None, None]:
-    """Take the wanted ones away for good; yields each when it is gone. Ends before one if ``may_continue`` is False."""
+    """Delete the wanted letters; yield each after that. End before a letter if ``may_continue`` returns False."""
     with reading(connection, queue) as letters:
         for acknowledge, letter in letters:
             if not wanted(letter):
@@ -115,7 +115,7 @@ def check_message(message: Message) -> None:
     properties = {**kept_properties(message), "content_type": message.content_type}
     check_properties({**properties, "content_encoding": message.content_encoding})
     if message.properties.get("reply_to") == _FAST_REPLY:
-        raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's own name for a consumer of the sender")
+        raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's name for a consumer of the sender")
     headers = dict(message.headers)
     size, room = size_of(headers), room_beside(properties)
     if size > room:
@@ -127,11 +127,11 @@ def check_message(message: Message) -> None:
 
 
 def takes_body(publisher: Publisher, names: Names, size: int) -> bool:
-    """Whether the broker takes a body of so many bytes: it refuses one over its ``max_message_size``."""
+    """Return whether the broker accepts a body of so many bytes; its ``max_message_size`` is the limit."""
     message = Message(body=bytes(size), content_type=None, content_encoding=None, headers={}, properties={})
     try:
         publish_to_queue(publisher, names, PROBE, message)
-    except Unroutable:  # it read the message, and no queue has this name
+    except Unroutable:  # the broker read the message, and no queue has this name
         return True
     except Unpublishable:
         return False

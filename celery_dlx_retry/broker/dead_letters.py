@@ -1,7 +1,7 @@
-"""Look at dead letters without harm; bodies are bytes here, and never decoded.
+"""Read dead letters without removing them. Bodies are bytes and are never decoded.
 
-AMQP has no other way to look than to take, so what we look at is held, unacknowledged, until we are done: others do not
-see it meanwhile, and whatever happens to us, the broker has it.
+AMQP can only show a message by delivering it. So we hold the letters unacknowledged while we read, and other consumers
+do not see them meanwhile. If we crash, the broker still has them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def browse(connection: Connection, queue: str) -> Generator[DeadMessage, None, None]:
-    """Every dead letter in a queue, oldest first. They stay there; others do not see them while we look."""
+    """Yield every dead letter in a queue, oldest first. They stay there; other consumers do not see them meanwhile."""
     with reading(connection, queue) as letters:
         for _, letter in letters:
             yield letter
 
 
 def depth(connection: Connection, queue: str) -> int | None:
-    """How many dead letters nobody is looking at; None if there is no such queue."""
+    """Return how many dead letters are in a queue, without those that a consumer holds; None if it does not exist."""
     with closing(connection.channel()) as channel:
         try:
             with may_read(queue):  # RabbitMQ 4 shows a queue only to a user with a permission on it
@@ -46,16 +46,16 @@ def depth(connection: Connection, queue: str) -> int | None:
 def reading(
     connection: Connection, queue: str, *, page: int = PAGE
 ) -> Iterator[Iterator[tuple[Callable[[], None], DeadMessage]]]:
-    """All that are there now, each with the way to take it off the queue for good."""
+    """Yield the letters that are in the queue now, each with the function that removes it."""
     if depth(connection, queue) is None:
-        raise Missing(kind="dead-letter queue", name=queue, cure="It is made when a worker starts.")
+        raise Missing(kind="dead-letter queue", name=queue, cure="A worker makes it at its start.")
     reader = Reader(connection, queue, page=page)
     try:
         with may_read(queue):
             yield _letters(reader, queue)
     except (KeyboardInterrupt, AMQPError, OSError):
-        # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
-        # the broker takes back what is not acknowledged.
+        # We may be in the middle of an answer, so this connection is no longer usable. When it is closed, the broker
+        # takes back every message that is not acknowledged.
         with suppress(AMQPError, OSError):
             connection.collect()
         raise
@@ -69,12 +69,12 @@ def _letters(reader: Reader, queue: str) -> Iterator[tuple[Callable[[], None], D
     if first is None:
         return
     yield reader.acknowledge_last, _letter(first, queue)
-    # No more than there were: what is replayed and dies again comes next time. The count comes from a get, for that of
-    # a declare lags behind on a quorum queue that somebody has just looked at.
-    for found in reader.messages(first.delivery_info["message_count"]):
-        yield reader.acknowledge_last, _letter(found, queue)
+    # No more letters than at the start: a letter that was replayed and died again comes next time. The count is from a
+    # get: the one from a declare lags behind on a quorum queue that was just read.
+    for raw in reader.messages(first.delivery_info["message_count"]):
+        yield reader.acknowledge_last, _letter(raw, queue)
 
 
-def _letter(found: Any, queue: str) -> DeadMessage:
-    info = found.delivery_info
-    return dead_message(message_of(found), queue=queue, exchange=info["exchange"], routing_key=info["routing_key"])
+def _letter(raw: Any, queue: str) -> DeadMessage:
+    info = raw.delivery_info
+    return dead_message(message_of(raw), queue=queue, exchange=info["exchange"], routing_key=info["routing_key"])

@@ -1,4 +1,4 @@
-"""Make a topology stand on the broker, or check that it does; what the broker answers becomes one of our errors."""
+"""Declare a topology on the broker, or check that it exists. Refusals of the broker become our errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.topology.specs import ExchangeSpec, QueueSpec
 
-# A quorum queue that is killed with its only node within about a second of its birth does not come back, nor do the
-# messages that it had confirmed (facts: RabbitMQ 3.10 to 4.3).
+# If its only node is killed within about a second after a quorum queue was made, the queue does not come back, and the
+# messages that it had confirmed are lost (RabbitMQ 3.10 to 4.3).
 SETTLE_SECONDS = 2.0
 
 # How long a quorum queue may take to answer a get.
@@ -30,11 +30,11 @@ ANSWER_SECONDS = 5
 
 
 def declare(connection: Connection, topology: Topology) -> None:
-    """Declare all of it; what exists already is left as it is.
+    """Declare all objects; those that exist stay as they are.
 
-    Queues come before the exchanges that lead to them, and new quorum queues get time to settle in between: if a
-    lane's exchange exists, there is a wait queue behind it that a crash does not take away. Raise NoAnswer if such a
-    queue exists and does not answer. Nothing is deleted: an empty queue and one that recovers look the same.
+    Queues come before their exchanges, and new quorum queues get time to settle in between: so, if the exchange of a
+    lane exists, its wait queue survives a crash of the broker. Raise NoAnswer if such a queue exists and does not
+    answer. Nothing is deleted: an empty queue and one that recovers look the same.
     """
     is_settled = _is_settled(connection, topology)
     unreached = set() if is_settled else _unreached(connection, topology)
@@ -44,7 +44,7 @@ def declare(connection: Connection, topology: Topology) -> None:
         if not is_settled:
             _settle()
             require_answers(connection, [it.name for it in topology.queues if it.is_quorum and it.name in unreached])
-        _lead(channel, topology)
+        _declare_exchanges_and_bindings(channel, topology)
 
 
 def declare_queues(connection: Connection, topology: Topology) -> None:
@@ -57,13 +57,13 @@ def declare_queues(connection: Connection, topology: Topology) -> None:
 def bind(connection: Connection, topology: Topology) -> None:
     """Declare its exchanges and bind its queues, which exist."""
     with _opened(connection) as channel:
-        _lead(channel, topology)
+        _declare_exchanges_and_bindings(channel, topology)
 
 
 def check(connection: Connection, topology: Topology) -> None:
-    """Raise Missing for the first queue or exchange that is not there, Forbidden if we may not even look.
+    """Raise Missing for the first queue or exchange that does not exist, Forbidden if the user may not look.
 
-    AMQP cannot show arguments and bindings; after 4.0 RabbitMQ lets only those look who may configure, write or read.
+    AMQP cannot show arguments and bindings. After 4.0 RabbitMQ shows an object only to users with a permission on it.
     """
     with _opened(connection) as channel:
         for queue in topology.queues:
@@ -74,7 +74,7 @@ def check(connection: Connection, topology: Topology) -> None:
                 channel.exchange_declare(exchange.name, exchange.kind, passive=True)
 
 
-def _lead(channel: Any, topology: Topology) -> None:
+def _declare_exchanges_and_bindings(channel: Any, topology: Topology) -> None:
     for exchange in topology.exchanges:
         with _translated("exchange", exchange.name, permission=_to_make(exchange)):
             channel.exchange_declare(
@@ -95,7 +95,7 @@ def _lead(channel: Any, topology: Topology) -> None:
 
 
 def _is_settled(connection: Connection, topology: Topology) -> bool:
-    """Whether no quorum queue is new: a queue whose exchange is missing may be another process's, made just now."""
+    """Return whether no quorum queue is new. If its exchange is missing, another process may have just made it."""
     quorum = tuple(queue for queue in topology.queues if queue.is_quorum)
     return not quorum or exists(connection, Topology(queues=quorum, exchanges=topology.exchanges))
 
@@ -110,7 +110,7 @@ def exists(connection: Connection, topology: Topology) -> bool:
 
 
 def _unreached(connection: Connection, topology: Topology) -> set[str]:
-    """Queues that an exchange which does not stand is to lead to."""
+    """Return the queues whose exchange does not exist yet."""
     missing = {
         exchange.name for exchange in topology.exchanges if not exists(connection, Topology(exchanges=(exchange,)))
     }
@@ -120,13 +120,13 @@ def _unreached(connection: Connection, topology: Topology) -> set[str]:
 def require_answers(connection: Connection, names: list[str]) -> None:
     """Raise NoAnswer for the first of these quorum queues that does not answer.
 
-    Only a get asks the queue itself. A passive declare is answered by the node, and says 0 messages of a queue that
-    recovers, whatever is in it (test_a_dead_letter_queue_that_does_not_answer_keeps_its_letters). Up to RabbitMQ 4.0
-    a queue that was killed too young keeps its name and never answers.
+    Only a get asks the queue itself. The node answers a passive declare, and reports 0 messages for a queue that
+    recovers (test_a_dead_letter_queue_that_does_not_answer_keeps_its_letters). Up to RabbitMQ 4.0 a queue whose node
+    was killed too early keeps its name and never answers.
     """
     if not names:
         return
-    # On a separate connection, which is dropped if there is no answer.
+    # On a separate connection, which is dropped without an answer.
     with connection.clone(heartbeat=0) as separate:
         try:
             separate.connection.transport.sock.settimeout(ANSWER_SECONDS)
@@ -143,7 +143,7 @@ def _require_answer(channel: Any, name: str) -> None:
     try:
         message = channel.basic_get(name)
     except (TimeoutError, InternalError) as exc:
-        # An internal error: it was deleted and declared again in one moment, and has a name but no process.
+        # InternalError: the queue was deleted and declared again at the same moment, and has no process.
         raise NoAnswer(name=name, seconds=ANSWER_SECONDS) from exc
     if message is not None:
         give_back(channel, [message.delivery_tag])
@@ -151,7 +151,7 @@ def _require_answer(channel: Any, name: str) -> None:
 
 @contextmanager
 def _opened(connection: Connection) -> Iterator[Any]:
-    """A channel for the block. After a lost connection or a timeout it is not closed: that waits for an answer."""
+    """Open a channel for the block. After a lost connection or a timeout do not close it: that waits for an answer."""
     channel = connection.channel()
     try:
         yield channel
@@ -169,13 +169,13 @@ def _declare_queue(channel: Any, queue: QueueSpec) -> None:
 
 
 def _to_make(it: QueueSpec | ExchangeSpec) -> str:
-    """What it takes; RabbitMQ 3 does not say which of the two is missing."""
+    """Return the permissions to declare it; RabbitMQ 3 does not name the missing one."""
     leads_on = {"x-dead-letter-exchange", "alternate-exchange"}.intersection(dict(it.arguments))
     return "configure and read" if leads_on else "configure"
 
 
 def _settle() -> None:
-    time.sleep(SETTLE_SECONDS)  # noqa: TID251 - nothing to poll: the broker does not tell when it has settled
+    time.sleep(SETTLE_SECONDS)  # noqa: TID251 - nothing to poll: the broker does not report that it has settled
 
 
 @contextmanager
@@ -193,21 +193,21 @@ def _translated(kind: str, name: str, *, permission: str = "configure") -> Itera
 
 
 def _forbidden(kind: str, name: str, permission: str, text: str) -> Forbidden:
-    """From "… access to exchange 'x' in vhost …": who makes a queue must be allowed what it leads to, too."""
-    found = re.search(r"(?:(\w+) )?access to (queue|exchange) '(.+)' in vhost", text)
+    """Read "… access to exchange 'x' in vhost …": a queue also needs permissions on its dead-letter exchange."""
+    match = re.search(r"(?:(\w+) )?access to (queue|exchange) '(.+)' in vhost", text)
     if permission.startswith("bind"):
         return Forbidden(kind=kind, name=name, permission=permission)
-    if found and found[3] != name:
-        return Forbidden(kind=found[2], name=found[3], permission=f"use, for the {kind} {name!r},")
-    return Forbidden(kind=kind, name=name, permission=found[1] if found and found[1] else permission)
+    if match and match[3] != name:
+        return Forbidden(kind=match[2], name=match[3], permission=f"use, for the {kind} {name!r},")
+    return Forbidden(kind=kind, name=name, permission=match[1] if match and match[1] else permission)
 
 
 def _mismatch(kind: str, name: str, text: str) -> Mismatch:
-    """From "inequivalent arg 'x' for queue 'q' in vhost '/': received the value 'a' of … but current is …"."""
-    found = re.search(r"inequivalent arg '([^']+)'.*: received (.+) but current is (.+)$", text, re.DOTALL)
-    if not found:
+    """Read "inequivalent arg 'x' for queue 'q' in vhost '/': received the value 'a' of … but current is …"."""
+    match = re.search(r"inequivalent arg '([^']+)'.*: received (.+) but current is (.+)$", text, re.DOTALL)
+    if not match:
         return Mismatch(kind=kind, name=name, argument="other arguments", found=text, wanted="our own")
-    argument, wanted, current = found.groups()
+    argument, wanted, current = match.groups()
     return Mismatch(kind=kind, name=name, argument=argument, found=_value(current), wanted=_value(wanted))
 
 

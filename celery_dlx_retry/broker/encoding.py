@@ -1,4 +1,4 @@
-"""Encode a message before it is published. Each publish of a task's message passes here, over whichever connection."""
+"""Encode a message before it is published. Every publish of a task's message uses it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def encoded(  # noqa: PLR0913, PLR0917 - the order of Kombu's prepare_message
 ) -> Any:
     """Return the message for ``basic_publish``, without CC and BCC. Raise Unpublishable if AMQP cannot carry it.
 
-    No byte is in the socket by then: an error in the middle of a publish would cost the connection.
+    No byte is in the socket yet: an error in the middle of a publish would cost the connection.
     """
     try:
         message = channel.prepare_message(
@@ -47,7 +47,7 @@ def encoded(  # noqa: PLR0913, PLR0917 - the order of Kombu's prepare_message
 
 
 def bytes_of(message: Message) -> bytes:
-    """The body as it was on the wire: py-amqp decodes what says how, and takes an empty one for text."""
+    """Return the body as on the wire: py-amqp decodes a body with an encoding, and takes an empty one for text."""
     body = message.body
     if not isinstance(body, str):
         return bytes(body or b"")

@@ -1,12 +1,12 @@
-"""Lanes that expire: declare them again before they could go with a message in them.
+"""Lanes that expire: declare them again, so that RabbitMQ does not delete them with messages in them.
 
-RabbitMQ deletes a queue that nobody has used for x-expires, whatever is in it, and a publish is no use; a declare is
+RabbitMQ deletes a queue with its messages if it was not used for x-expires. A declare counts as use, a publish does not
 (test_the_naive_recipe_loses_what_is_in_the_lane). So before each publish
 
     age of our last declare + TTL + margin < x-expires
 
-must hold. x-expires is the TTL and ``expires_ms``, which leaves: age < expires_ms - margin. Only on classic queues: a
-quorum queue is not renewed by anything that a publisher can do.
+must hold. x-expires is the TTL plus ``expires_ms``, which gives: age < expires_ms - margin. Only classic lanes expire:
+a publisher cannot renew a quorum queue.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class LaneRenewal:
-    """When this process last declared which lane; others do the same for themselves."""
+    """Remembers when this process last declared each lane. Every process does this for itself."""
 
     def __init__(self, *, lease_ms: int) -> None:
         self._lease_seconds = lease_ms / 1000
         self._declared_at: dict[str, float] = {}
 
     def renew(self, publisher: Publisher, names: Names, lane: Topology) -> None:
-        """Declare this lane, unless we did so not long ago."""
+        """Declare this lane, unless its last declare is recent."""
         (queue,) = lane.queues
-        now = time.monotonic()  # before the broker hears of it: a lease is never longer than we think
+        now = time.monotonic()  # before the declare, so that the real lease is never shorter than ours
         if now - self._declared_at.get(queue.name, -self._lease_seconds) < self._lease_seconds:
             return
         with publisher.connection() as connection:

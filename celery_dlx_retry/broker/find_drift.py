@@ -1,4 +1,4 @@
-"""Find drift: with AMQP alone what is missing or mismatched, with the HTTP API also bindings and policies."""
+"""Find drift: by AMQP missing and mismatched objects, by the HTTP API also bindings and policies."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _DECLARE = "Run `celery dlx declare`, or start a worker."
 
 
 def find(connection: Connection, topology: Topology, management: Management | None) -> Iterator[Drift]:
-    """Every difference; nothing is changed.
+    """Yield every difference; change nothing.
 
-    Declaring an object with our arguments tells whether it has them, but makes it if it is not there: so it is done
-    only to what a passive declare has just found (test_looking_for_drift_makes_nothing).
+    A declare with our arguments shows whether an object has them, but makes an object that does not exist. So it
+    follows a passive declare that has found the object (test_looking_for_drift_makes_nothing).
     """
-    found = [*_objects(connection, topology), *_work_queues(connection, topology)]
-    yield from found
+    drifts = [*_objects(connection, topology), *_work_queues(connection, topology)]
+    yield from drifts
     if management is not None:
-        gone = {drift.name for drift in found if drift.kind == "missing"}
+        gone = {drift.name for drift in drifts if drift.kind == "missing"}
         for drift in unbound(topology, management.bindings()):
-            if not gone.intersection(drift.name.split(" -> ")):  # that it is not bound either goes without saying
+            if not gone.intersection(drift.name.split(" -> ")):  # a missing queue is not bound, either
                 yield drift
         yield from overridden(topology, management.policies())
 
@@ -54,7 +54,7 @@ def _one(connection: Connection, kind: str, name: str, alone: Topology) -> Itera
         yield _drift("mismatch", kind, name, fact, "Delete it once it is empty, or choose another dlx_prefix.")
     except Forbidden as exc:
         fact = f"The arguments of the {kind} {name!r} are not checked: the broker user may not {exc.permission} it."
-        yield _drift("unchecked", kind, name, fact, "Look with a user who may configure it.")
+        yield _drift("unchecked", kind, name, fact, "Check as a user that can configure it.")
 
 
 def _work_queues(connection: Connection, topology: Topology) -> Iterator[Drift]:
@@ -65,8 +65,8 @@ def _work_queues(connection: Connection, topology: Topology) -> Iterator[Drift]:
         except Missing:  # noqa: PERF203 - the answer that we look for
             yield _drift("missing", "queue", name, f"The work queue {name!r} does not exist.", _DECLARE)
         except Forbidden:
-            fact = f"Whether the work queue {name!r} exists is not known: the broker user may do nothing with it."
-            yield _drift("unchecked", "queue", name, fact, "Look with a user who may use it.")
+            fact = f"The work queue {name!r} is not checked: the broker user has no permission on it."
+            yield _drift("unchecked", "queue", name, fact, "Check as a user with a permission on it.")
 
 
 def _drift(kind: Kind, what: str, name: str, fact: str, cure: str) -> Drift:

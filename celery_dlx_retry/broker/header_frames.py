@@ -15,6 +15,7 @@ from amqp import spec
 from amqp.exceptions import AMQPError
 from amqp.serialization import loads
 
+from celery_dlx_retry.wire.header_size import HEADERS_BYTES
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 MOST_LEVELS = 200
 # The fewest bytes per level: the type of an array, and its length.
 _LEVEL_BYTES = 5
-# What a mended frame may hold. The rest of a frame is for the record of a dead letter.
-_MOST_BYTES = 120_000
 
 _METHOD, _HEADER = 1, 2
 _DELIVER, _GET_OK = (struct.pack(">HH", *method) for method in (spec.Basic.Deliver, spec.Basic.GetOk))
@@ -63,9 +62,9 @@ _UNDECODABLE = (ValueError, OverflowError, OSError, RecursionError, LookupError,
 
 
 def accept_undecodable_headers(connection: Connection) -> None:
-    """Let an open connection deliver every message, however its headers are made.
+    """Let an open connection deliver messages with headers that py-amqp cannot decode.
 
-    What cannot be decoded is taken out of the message, and its bytes are in the header ``dlx-unreadable``.
+    Such headers are removed from the message, and their bytes are in the header ``dlx-unreadable``.
     """
     amqp = connection.connection
     if isinstance(amqp, AMQPConnection) and not isinstance(amqp.on_inbound_frame, _Guarded):
@@ -73,7 +72,7 @@ def accept_undecodable_headers(connection: Connection) -> None:
 
 
 class _Guarded:
-    """In front of py-amqp's handler of frames."""
+    """Called before py-amqp's handler of frames."""
 
     __slots__ = ("_handle",)
 
@@ -91,7 +90,7 @@ class _Guarded:
         try:
             return self._handle((kind, channel, payload))
         except _UNDECODABLE:
-            # A message without a body is handled in the same call. If its properties are fine, the error is not theirs.
+            # py-amqp handles a message without a body in the same call. If its properties are right, raise the error.
             readable = mended(payload)
             if readable is payload:
                 raise
@@ -133,11 +132,11 @@ def mended(payload: bytes) -> bytes:
             else:
                 unreadable[_PROPERTIES[flag].encode()] = raw[1:]
     except (LookupError, struct.error):
-        # No table at all. RabbitMQ does not take such a message from its publisher.
+        # Not a table. RabbitMQ does not accept such a message from its publisher.
         properties, headers, unreadable = {}, [], {b"properties": payload[_CONTENT_BYTES:]}
     if not unreadable:
         return payload
-    has_room = len(payload) <= _MOST_BYTES
+    has_room = len(payload) <= HEADERS_BYTES
     kept = b"".join(_short(name) + b"x" + _long(raw if has_room else b"") for name, raw in unreadable.items())
     headers.append(_short(UNREADABLE.encode()) + b"F" + _long(kept))
     properties[_HEADERS] = _long(b"".join(headers))
@@ -146,7 +145,7 @@ def mended(payload: bytes) -> bytes:
 
 
 def _properties(payload: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each property with its flag, as it is on the wire."""
+    """Yield each property with its flag, as it is on the wire."""
     (flags,) = struct.unpack_from(">H", payload, _CONTENT_BYTES)
     offset = _CONTENT_BYTES + 2
     for flag in _PROPERTIES:
@@ -160,7 +159,7 @@ def _properties(payload: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The names of a table, each with its type and value as on the wire."""
+    """Yield the names of a table, each with its type and value as on the wire."""
     offset = 4
     while offset < len(table):
         start = offset + 1 + table[offset]
@@ -170,7 +169,7 @@ def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _end(data: bytes, offset: int) -> int:
-    """Where the value ends that begins here with its type."""
+    """Return the end of the value that begins here with its type."""
     kind = data[offset : offset + 1]
     if kind in _WITH_LENGTH:
         (size,) = struct.unpack_from(">I", data, offset + 1)
@@ -189,7 +188,7 @@ def _is_readable(value: bytes) -> bool:
 
 
 def _may_be_deep(data: bytes) -> bool:
-    """Whether tables and arrays may be nested deeper than the limit: a microsecond for ordinary headers."""
+    """Return whether tables and arrays may be nested too deeply; takes a microsecond for ordinary headers."""
     return (
         len(data) > MOST_LEVELS * _LEVEL_BYTES
         and data.count(b"F") + data.count(b"A") > MOST_LEVELS
@@ -199,7 +198,7 @@ def _may_be_deep(data: bytes) -> bool:
 
 
 def _is_deep(value: bytes) -> bool:
-    """Whether they are nested deeper, without recursion."""
+    """Return whether they are nested deeper than the limit; without recursion."""
     inside: list[tuple[int, bool]] = []  # the end of each table or array around the place, and whether it is a table
     offset = 0
     while offset < len(value):

@@ -1,4 +1,4 @@
-"""One HTTP GET to a server that may be hostile: no redirect, a limited size, one deadline for all of it."""
+"""One HTTP GET to a server that may be hostile: no redirects, a limited size, one deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
-#: The list of 70,000 queues is about as long.
+#: About the length of a list of 70,000 queues.
 LARGEST_ANSWER = 32 * 2**20
 OK = 200
 
@@ -61,7 +61,7 @@ class _Deadline:
 
 
 class _Connection(HTTPConnection):
-    """http.client's, over a socket whose every read and write ends at the deadline."""
+    """A connection of http.client whose reads and writes end at the deadline."""
 
     def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, deadline: _Deadline) -> None:
         super().__init__(host, port)

@@ -35,8 +35,8 @@ def existing_lanes(
     AMQP has no list of queues. Without the HTTP API this asks for each possible name, a millisecond each, and the
     broker writes a log line for each that does not exist.
     """
-    found = management.queues() if management is not None else counts(connection, possible)
-    lanes = (names.lane_of(name) for name in found)
+    queues = management.queues() if management is not None else counts(connection, possible)
+    lanes = (names.lane_of(name) for name in queues)
     return sorted((it for it in lanes if it), key=lambda it: (it.is_rung, it.delay_ms, it.queue, it.kind))
 
 
@@ -48,8 +48,8 @@ def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) ->
     first message for it closes its channel, and the result of every publish beside it is unknown then.
     """
     missing = {it.name for it in lanes.queues if not _exists(connection, it.name)}
-    unled = {it.name for it in lanes.exchanges if not exists(connection, Topology(exchanges=(it,)))}
-    missing |= {it.queue for it in lanes.bindings if it.exchange in unled}
+    missing_exchanges = {it.name for it in lanes.exchanges if not exists(connection, Topology(exchanges=(it,)))}
+    missing |= {it.queue for it in lanes.bindings if it.exchange in missing_exchanges}
     declare_queues(connection, Topology(queues=tuple(it for it in lanes.queues if it.name not in missing)))
     if missing:
         make_lanes(connection, names, _only(lanes, missing))
@@ -57,11 +57,11 @@ def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) ->
 
 def make_lanes(connection: Connection, names: Names, lanes: Topology, *, within: float = MAKE_SECONDS) -> None:
     """Declare and bind these lanes, also if they exist; wait for them, and that many seconds for the lock."""
-    making = LaneCreation(connection, names, lanes)
+    creation = LaneCreation(connection, names, lanes)
     deadline = time.monotonic() + within
     while True:
         try:
-            if not (pause := making.advance(connection)):
+            if not (pause := creation.advance(connection)):
                 return
         except LanesBusy:
             if time.monotonic() > deadline:

@@ -50,15 +50,15 @@ class Management:
         return self._ask("/overview", api_answers.version, columns=["rabbitmq_version"])
 
     def queues(self) -> dict[str, dict[str, Any]]:
-        """Every queue of the virtual host by its name; counts are some seconds old."""
+        """Return every queue of the virtual host by its name; counts are some seconds old."""
         return self._ask(f"/queues/{self._vhost}", api_answers.queues, columns=api_answers.QUEUE_COLUMNS)
 
     def bindings(self) -> set[BindingSpec]:
-        """All from an exchange to a queue."""
+        """Return all bindings of queues to exchanges."""
         return self._ask(f"/bindings/{self._vhost}", api_answers.bindings, columns=api_answers.BINDING_COLUMNS)
 
     def policies(self) -> BrokerPolicies:
-        """The policies of the virtual host, the operator's too if this user may see them."""
+        """Return the policies of the virtual host, and the operator policies if this user may see them."""
         return BrokerPolicies(
             user=self._ask(f"/policies/{self._vhost}", api_answers.policies),
             operator=self._ask(f"/operator-policies/{self._vhost}", api_answers.policies, if_refused=()),
@@ -76,7 +76,7 @@ class Management:
         columns: Sequence[str] = (),
         if_refused: T | None = None,
     ) -> T:
-        """Return what ``read`` makes of the answer. All that can go wrong is one NoManagement, in our own words."""
+        """Return what ``read`` makes of the answer. Every problem raises NoManagement, with a text of ours."""
         seconds = _FIRST_SECONDS if read is api_answers.version else _SECONDS
         query = f"?{urlencode({'columns': ','.join(columns)})}" if columns else ""
         target = f"{self._parts.path}/api{path}{query}"

@@ -1,4 +1,4 @@
-"""Orphans: messages that waited, and found no work queue when their time was up.
+"""Orphans: messages whose work queue did not exist when their wait was over.
 
 A work queue may be gone for a while: an operator deleted it and a worker declares it again, or it is a classic queue
 on a cluster node that is down, which RabbitMQ 3 treats as gone.
@@ -27,14 +27,15 @@ MOST_ORPHANS = 10_000
 
 def count_orphans(connection: Connection, names: Names) -> int:
     """Return how many orphans there are, as far as the broker says."""
-    found = counts(connection, [names.orphans()])
-    return found[names.orphans()].ready if found else 0
+    counted = counts(connection, [names.orphans()])
+    return counted[names.orphans()].ready if counted else 0
 
 
 def return_orphans(connection: Connection, names: Names, queues: Collection[str], *, publisher: Publisher) -> int:
     """Move the orphans of these work queues, which exist, back to them; return how many.
 
-    Published, confirmed, acknowledged: a crash in between doubles one at most. The connection is for this call alone.
+    Published, confirmed, acknowledged: a crash in between duplicates one message at most. The connection is for this
+    call alone.
     """
     returned, open_queues = 0, set(queues)
     work_queues = WorkQueuePublisher(publisher, names)
@@ -46,9 +47,9 @@ def return_orphans(connection: Connection, names: Names, queues: Collection[str]
             try:
                 work_queues.publish(seen.routing_key, message)
             except Unpublishable:
-                continue  # its own fault: it stays, and the others go on
+                continue  # a fault of this message: it stays, and the others go on
             except (Unroutable, Nacked, Forbidden):
-                # Gone again, full, or not ours to write: its orphans stay, and those of other queues go on.
+                # The queue is gone again, full, or forbidden: its orphans stay, and those of other queues go on.
                 open_queues.discard(seen.routing_key)
                 continue
             seen.acknowledge()

@@ -1,4 +1,4 @@
-"""Take the messages of a queue, a page at a time, and give back in order what nobody acknowledged."""
+"""Read the messages of a queue, a page at a time, and give back in order those that were not acknowledged."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-#: The most messages that are on their way to us at once.
+#: The most messages in transit to us at once.
 PAGE = 200
-# The first page, before their sizes are known. Each later page is twice as long, as long as it has no more bytes than
-# this: what is on its way is in our memory as soon as we wait for another answer of the broker.
+# The first page, before sizes are known. Each later page is twice as long, up to this many bytes: messages in transit
+# are in our memory as soon as we wait for another answer of the broker.
 _FIRST_PAGE = 8
 _PAGE_BYTES = 16 * 2**20
 
-# A quorum queue of RabbitMQ 3.10 gives back more than this in any order: it has them in an Erlang map.
+# A quorum queue of RabbitMQ 3.10 keeps returned messages in an Erlang map, which has no order above this size.
 _STEP = 32
-# After 32 commands that are on their way, a channel of 3.10 puts the next ones together, to one of any length.
+# After 32 pending commands a channel of 3.10 merges the next ones into one of any length.
 _RETURNS_PER_CHANNEL = 24
 
-# A get makes sure that it is the end.
+# After this silence a get checks whether it is the end.
 _SILENCE_SECONDS = 0.05
 
 
 class Reader:
-    """Messages that are held until they are acknowledged or given back.
+    """Holds messages until they are acknowledged or given back.
 
-    A consumer, for a basic.get each costs ten times as much. Its prefetch count is the page, and when all of a page is
-    held, the next consumer takes over: that way no more than a page is ever on its way to us. So does the next channel,
-    when what the last one holds is as much as it can give back in order. RabbitMQ knows no limit in bytes, so the page
-    follows from the largest message so far.
+    It uses consumers, because a basic.get for each message costs ten times as much. The prefetch count is the page.
+    When a consumer holds a whole page, the next one takes over, so that no more than a page is in transit. When a
+    channel holds as many messages as it can give back in order, the next channel takes over. RabbitMQ has no limit in
+    bytes, so the length of a page follows from the largest message so far.
     """
 
     def __init__(self, connection: Connection, queue: str, *, page: int = PAGE) -> None:
@@ -57,32 +57,32 @@ class Reader:
         self._next_channel()
 
     def first(self) -> Any:
-        """The first message by a get, which tells how many more there are; None if there is none."""
-        found = self._channel.basic_get(self._queue)
-        if found is not None:
-            self._largest = max(self._largest, len(found.body))
-            self._hold(found)
-        return found
+        """Return the first message by a get, which also counts the others; None if the queue is empty."""
+        raw = self._channel.basic_get(self._queue)
+        if raw is not None:
+            self._largest = max(self._largest, len(raw.body))
+            self._hold(raw)
+        return raw
 
     def messages(self, most: int) -> Iterator[Any]:
-        """The next ones, until nothing arrives, and no more than that: others may go on putting in."""
+        """Yield the next messages until none arrives, at most so many: others may keep adding messages."""
         for _ in range(most):
-            found = self._next()
-            if found is None:
-                return  # or somebody else is looking at the rest
-            self._hold(found)
-            yield found
+            raw = self._next()
+            if raw is None:
+                return  # the end, or another consumer holds the rest
+            self._hold(raw)
+            yield raw
 
     def acknowledge_last(self) -> None:
-        """Take the last one off the queue for good."""
+        """Remove the last message from the queue."""
         channel, tags = self._held[-1]
         channel.basic_ack(tags.pop())
-        # Who is killed now shall not have left an acknowledgement in a buffer: it would be a second copy of this one,
-        # and of every other one in there.
+        # Wait for the broker: if we were killed with acknowledgements in a buffer, each of their messages would exist
+        # twice.
         _wait_until_done(channel, self._page)
 
     def give_back(self, *, counted: bool) -> None:
-        """Return what is held, in order.
+        """Give back the held messages in order.
 
         Closing the channel does it at once, but counts as a failed delivery on quorum queues
         (test_thirty_looks_do_not_use_up_the_limit_of_a_queue_that_is_not_ours). A nack is not counted, but takes a
@@ -102,7 +102,7 @@ class Reader:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is still a connection to talk on."""
+        """Return whether the connection is still open."""
         return self._channel.connection is not None
 
     @property
@@ -114,7 +114,7 @@ class Reader:
             if not self._consumer or self._is_full or self._page > self._fitting:
                 self._cancel()
                 if self._arrived:
-                    break  # it was on its way
+                    break  # it was in transit
                 self._take_over()
             try:
                 self._channel.connection.drain_events(timeout=_SILENCE_SECONDS)
@@ -138,19 +138,19 @@ class Reader:
         except ResourceError:
             if not self._channels:
                 raise
-            return  # the broker grants no more: the last one has to do, in whatever order
+            return  # the broker allows no more: keep the last channel, at the cost of the order
         accept_undecodable_headers(self._connection)
         channel.auto_decode = False
         self._channels.append(channel)
 
     @property
     def _is_full(self) -> bool:
-        """Whether the consumer holds as many as it may."""
+        """Return whether the consumer holds a whole page."""
         return self._last_taker == self._consumer and len(self._held[-1][1]) >= self._page
 
     @property
     def _fitting(self) -> int:
-        """How many messages of the largest size so far make a page."""
+        """Return how many messages of the largest size so far make a page."""
         return max(1, min(self._longest, _PAGE_BYTES // self._largest))
 
     def _arrive(self, message: Any) -> None:
@@ -160,21 +160,21 @@ class Reader:
         self._arrived.append(message)
 
     def _is_at_the_end(self) -> bool:
-        found = self._channel.basic_get(self._queue)
-        if found is not None:
-            self._arrive(found)
+        raw = self._channel.basic_get(self._queue)
+        if raw is not None:
+            self._arrive(raw)
             self._cancel()  # the next consumer begins behind it
         else:
-            _wait_until_done(self._channel, self._page)  # what was on its way to us before that answer is here now
+            _wait_until_done(self._channel, self._page)  # messages that were in transit have arrived after that
         return not self._arrived
 
-    def _hold(self, found: Any) -> None:
-        """What one consumer or one get has taken, the broker puts back on its own."""
-        taker = found.delivery_info.get("consumer_tag") or object()
+    def _hold(self, raw: Any) -> None:
+        """Note the delivery tag by its consumer or get: RabbitMQ gives back messages for each of them separately."""
+        taker = raw.delivery_info.get("consumer_tag") or object()
         if taker != self._last_taker:
-            self._held.append((found.channel, array("Q")))
+            self._held.append((raw.channel, array("Q")))
             self._last_taker = taker
-        self._held[-1][1].append(found.delivery_tag)
+        self._held[-1][1].append(raw.delivery_tag)
 
     def _cancel(self) -> None:
         if self._consumer:
@@ -183,14 +183,14 @@ class Reader:
 
 
 def give_back(channel: Any, tags: array[int] | list[int]) -> None:
-    """Return what one consumer holds that is cancelled, in order (test_looks_at_many_leave_them_in_order)."""
+    """Give back the messages of a cancelled consumer in order (test_looks_at_many_leave_them_in_order)."""
     for start in range(0, len(tags), _STEP):
         channel.send_method(spec.Basic.Nack, "Lbb", (tags[start : start + _STEP][-1], True, True))
     _wait_until_done(channel, 0)
 
 
 def message_of(raw: Any) -> Message:
-    """A delivery as a value; its body is bytes."""
+    """Return a delivery as a value; its body is bytes."""
     return Message(
         body=raw.body,
         content_type=raw.properties.get("content_type"),
@@ -205,5 +205,5 @@ def _steps(count: int) -> int:
 
 
 def _wait_until_done(channel: Any, prefetch: int) -> None:
-    """The broker answers in order: after this it has done all that we asked for."""
+    """Wait until the broker has done everything that we asked for: it answers in order."""
     channel.basic_qos(0, prefetch, False)  # noqa: FBT003 - py-amqp's signature

@@ -1,4 +1,4 @@
-"""Look into a queue that nobody consumes: its messages stay there, in their places, and keep their time to live."""
+"""Read the messages of a queue without consumers: they keep their places and their time to live."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNCOUNTED = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a passive declare tells: messages that wait to be delivered, not those that somebody holds."""
+    """The counts of a passive declare: messages that are ready, without those that a consumer holds."""
 
     ready: int
     consumers: int
@@ -42,7 +42,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeekedMessage:
-    """A message in its queue; ``acknowledge`` takes it out."""
+    """A message in its queue; ``acknowledge`` removes it."""
 
     message: Message
     exchange: str
@@ -51,8 +51,8 @@ class PeekedMessage:
 
 
 def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
-    """Those of these queues that exist."""
-    found = {}
+    """Return the counts of those of these queues that exist."""
+    counted = {}
     with closing(connection.channel()) as channel:
         for name in names:
             try:
@@ -61,32 +61,32 @@ def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
                 continue  # py-amqp has opened the channel again
             except AccessRefused as exc:
                 raise Forbidden(kind="queue", name=name, permission="look at") from exc
-            found[name] = Counts(ready=declared.message_count, consumers=declared.consumer_count)
-    return found
+            counted[name] = Counts(ready=declared.message_count, consumers=declared.consumer_count)
+    return counted
 
 
 @contextmanager
 def peek(
     connection: Connection, queue: str, *, kind: QueueType, limit: int | None = None
 ) -> Iterator[Iterator[PeekedMessage]]:
-    """The first messages of a queue, oldest first; what is not acknowledged goes back when the block ends.
+    """Yield the first messages of a queue, oldest first; give back the others when the block ends.
 
-    They are delivered to a consumer, which is fast, and lets others see that the queue is in use: the broker would
-    delete a queue "if empty" whose messages are held, with them.
+    They are delivered to a consumer. This is fast, and shows that the queue is in use: with "if empty" the broker would
+    delete a queue whose messages are all held.
 
-    A classic queue takes each back to its place. A quorum queue puts it behind all that were given back before: so
-    there we take everything, whatever the limit, and only if nobody else does, and the order is what it was
-    (test_looks_at_many_leave_order_and_due_times).
+    A classic queue puts each message back into its place. A quorum queue puts it behind those that were given back
+    before. So there we read the whole queue, whatever the limit, and only if no other consumer does; then the order
+    stays (test_looks_at_many_leave_order_and_due_times).
     """
     look = _quorum(connection, queue) if kind == "quorum" else _classic(connection, queue, limit)
     with may_read(queue), look as messages:
         try:
             yield islice(messages, limit)
         except AccessRefused:
-            raise  # an answer, and only this channel is closed
+            raise  # the broker has answered, and closed only this channel
         except (KeyboardInterrupt, AMQPError, OSError):
-            # Perhaps in the middle of an answer: there is no talking on this connection any more, and when it is gone
-            # the broker takes back what is not acknowledged.
+            # We may be in the middle of an answer, so this connection is no longer usable. When it is closed, the
+            # broker takes back every message that is not acknowledged.
             connection.collect()
             raise
 
@@ -102,7 +102,7 @@ def may_read(queue: str) -> Iterator[None]:
 
 @contextmanager
 def _quorum(connection: Connection, queue: str) -> Iterator[Iterator[PeekedMessage]]:
-    with closing(connection.channel()) as channel, _there(queue):
+    with closing(connection.channel()) as channel, _existing(queue):
         counted = _alone(channel, queue).message_count
     reader = Reader(connection, queue)
     messages = reader.messages(2 * counted + _UNCOUNTED)
@@ -119,7 +119,7 @@ def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[
     with closing(connection.channel()) as channel:
         accept_undecodable_headers(connection)
         channel.auto_decode = False
-        with _there(queue):
+        with _existing(queue):
             counted = channel.queue_declare(queue, passive=True).message_count
         most = counted if limit is None else min(limit, counted)
         if not most:
@@ -130,7 +130,7 @@ def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[
 
         def arrive(raw: Any) -> None:
             if is_looking:
-                arrived.append(raw)  # else it goes back unread, and may be one of many
+                arrived.append(raw)  # later ones go back unread, and may be many
 
         channel.basic_qos(0, most if most <= _LARGEST_PREFETCH else 0, False)  # noqa: FBT003 - py-amqp's
         tag = channel.basic_consume(queue, callback=arrive)
@@ -142,30 +142,30 @@ def _classic(connection: Connection, queue: str, limit: int | None) -> Iterator[
         finally:
             is_looking = False
             if channel.connection is not None:
-                channel.basic_cancel(tag)  # or we would get it all again
+                channel.basic_cancel(tag)  # or the broker would deliver all of it again
                 channel.send_method(spec.Basic.Recover, "b", (True,), wait=spec.Basic.RecoverOk)
 
 
 @contextmanager
-def _there(queue: str) -> Iterator[None]:
+def _existing(queue: str) -> Iterator[None]:
     try:
         yield
     except NotFound as exc:
-        raise Missing(kind="queue", name=queue, cure="It is made when a worker starts.") from exc
+        raise Missing(kind="queue", name=queue, cure="A worker makes it at its start.") from exc
 
 
 def _alone(channel: Any, queue: str) -> Any:
-    """What a passive declare tells once nobody else consumes; one who has just ended is counted for a moment."""
+    """Return the answer to a passive declare when the queue has no consumer; one that has ended counts for a moment."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (there := channel.queue_declare(queue, passive=True)).consumer_count:
+    while (declared := channel.queue_declare(queue, passive=True)).consumer_count:
         if time.monotonic() > deadline:
             raise QueueBusy(queue=queue, problem="another process reads it; try again in a moment")
         time.sleep(_POLL_SECONDS)  # noqa: TID251 - the broker does not call back
-    return there
+    return declared
 
 
 def _deliveries(connection: Connection, channel: Any, arrived: deque[Any], *, most: int) -> Iterator[Any]:
-    """What arrives, until nothing does: what the broker has counted may have expired since."""
+    """Yield the messages until none arrives: some may have expired since the broker counted them."""
     for _ in range(most):
         while not arrived:
             try:

@@ -1,4 +1,4 @@
-"""What the broker user may do under our names, found out without making or changing anything."""
+"""Find the permissions that a broker user lacks, without making or changing anything."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def forbidden(
     connection: Connection, names: Names, *, work_queues: Iterable[WorkQueue], declares: bool, sends_by_name: bool
 ) -> Iterator[str]:
-    """One sentence for each permission that is missing.
+    """Yield one sentence for each permission that is missing.
 
-    RabbitMQ looks at the permission before it looks whether there is anything of that name, and there is not:
-    403 if it is missing, 404 or nothing if it is there.
+    The probes use a name that does not exist. RabbitMQ checks the permission first: it answers 403 if the permission is
+    missing, else 404 or nothing.
     """
     name = f"{names.prefix}.v1.nothing.{secrets.token_hex(8)}"
     probes: dict[str, Callable[[Any], object]] = {
@@ -43,10 +43,10 @@ def forbidden(
     if not declares:
         return
     for queue in work_queues:
-        # A binding that is not there is taken away; it takes the permissions that it takes to make one.
-        way_back = names.return_exchange()
-        if _is_refused(connection, methodcaller("queue_unbind", queue.name, way_back, name)):
-            yield f"The broker user {connection.userid!r} may not bind the work queue {queue.name!r} to {way_back!r}."
+        # Remove a binding that does not exist: this needs the same permissions as making one.
+        exchange = names.return_exchange()
+        if _is_refused(connection, methodcaller("queue_unbind", queue.name, exchange, name)):
+            yield f"The broker user {connection.userid!r} may not bind the work queue {queue.name!r} to {exchange!r}."
 
 
 def _is_refused(connection: Connection, probe: Callable[[Any], object]) -> bool:

@@ -1,4 +1,4 @@
-"""Delete lanes in which nothing waits, because an operator asked for it.
+"""Delete empty lanes when an operator asks for it.
 
 A lane that RabbitMQ calls empty may still hold messages: expired ones that their work queue did not take yet. AMQP does
 not show them and no consumer gets them; only the HTTP API counts them
@@ -73,12 +73,12 @@ def prune(  # noqa: PLR0913 - all keywords but two
         pause(count_seconds + _CACHED_TIMES * answer_seconds)
         with lane_lock(connection, names, within=_LOCK_SECONDS):
             bound = {it.queue for it in management.bindings() if it.exchange}
-            # Not every message is in this count, but it is of now.
+            # This count misses some messages, but it is current.
             filled = {name for name, it in counts(connection, [it.name for it in candidates]).items() if it.ready}
             for lane, holds in _reasons(management, candidates).items():
                 reason = _USED_AGAIN if lane.name in bound else _HOLDS if lane.name in filled else holds
                 if reason:
-                    bind(connection, _way_in(names, lane))
+                    bind(connection, _binding_of(names, lane))
                 else:
                     _delete(connection, lane)
                 del unbound[lane]
@@ -97,16 +97,16 @@ def _bind_again(connection: Connection, names: Names, lanes: Iterable[Lane]) -> 
     ):
         for lane in lanes:
             with suppress(Missing):
-                bind(fresh, _way_in(names, lane))
+                bind(fresh, _binding_of(names, lane))
 
 
 def _reasons(management: Management, lanes: Iterable[Lane]) -> dict[Lane, str]:
-    """Why each lane that exists must stay; empty if it need not."""
-    found = management.queues()
+    """Return why each lane that exists must stay; empty if it need not."""
+    queues = management.queues()
     return {
-        lane: _LOOKED_INTO if found[lane.name].get("consumers") else "" if _is_empty(found[lane.name]) else _HOLDS
+        lane: _LOOKED_INTO if queues[lane.name].get("consumers") else "" if _is_empty(queues[lane.name]) else _HOLDS
         for lane in lanes
-        if lane.name in found
+        if lane.name in queues
     }
 
 
@@ -115,7 +115,7 @@ def _is_empty(facts: dict[str, object]) -> bool:
     return facts.get("messages") == 0
 
 
-def _way_in(names: Names, lane: Lane) -> Topology:
+def _binding_of(names: Names, lane: Lane) -> Topology:
     if lane.queue:
         binding = BindingSpec(exchange=names.lanes(), queue=lane.name, routing_key=lane.name)
     else:
@@ -124,7 +124,7 @@ def _way_in(names: Names, lane: Lane) -> Topology:
 
 
 def _unbind(connection: Connection, names: Names, lane: Lane) -> None:
-    (binding,) = _way_in(names, lane).bindings
+    (binding,) = _binding_of(names, lane).bindings
     with closing(connection.channel()) as channel:
         try:
             channel.queue_unbind(binding.queue, binding.exchange, binding.routing_key)

@@ -1,4 +1,4 @@
-"""How it stands: every queue of ours and the work queues, with what they hold."""
+"""The status of our queues and of the work queues: how many messages they hold, and since when."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.topology.names import Lane, Names, WorkQueue
 
-# A quorum queue has to be taken out as a whole to see its first message, and a rung to see who is due first; more than
-# this would be held up for long.
+# To see the first message of a quorum queue, or the next one of a rung, we must read the whole queue. We do not hold
+# more messages than this.
 _CHEAP = 1_000
 
 
@@ -41,8 +41,7 @@ class QueueState:
     consumers: int
     unacked: int | None = None
     in_per_second: float | None = None
-    #: Of work queues. From the others nobody takes anything but who looks, and gives it back; what expires, the broker
-    #: does not count.
+    #: Only for work queues. From the others only commands read, and give back; expiry is not in this count.
     out_per_second: float | None = None
     #: When the first message came to work, began to wait, or died; ms since 1970.
     oldest_ms: int | None = None
@@ -50,7 +49,7 @@ class QueueState:
     next_ms: int | None = None
 
 
-def states(  # noqa: PLR0913 - whose, which, and what tells
+def states(  # noqa: PLR0913 - the queues by role, and the sources
     connection: Connection,
     names: Names,
     *,
@@ -59,7 +58,7 @@ def states(  # noqa: PLR0913 - whose, which, and what tells
     others: Iterable[tuple[Role, str, QueueType]] = (),
     management: Management | None,
 ) -> Iterator[QueueState]:
-    """Work queues (with their types), lanes, dead-letter queues, orphans, ``others``; all messages stay there."""
+    """Yield the state of work queues (with their types), lanes, dead-letter queues, orphans and ``others``."""
     by_lane = {lane.name: lane for lane in lanes}
     known: list[tuple[Role, str, QueueType | None]] = [
         *(("work", queue.name, kind) for queue, kind in work_queues.items()),
@@ -88,7 +87,7 @@ def states(  # noqa: PLR0913 - whose, which, and what tells
             consumers=found[name].consumers if name in found else 0,
             oldest_ms=oldest_ms,
             next_ms=next_ms,
-            **_told(api_counts.get(name, {}), role),
+            **_from_api(api_counts.get(name, {}), role),
         )
 
 
@@ -111,9 +110,9 @@ def _counts(
     return found
 
 
-def _is_cheap(there: Counts, kind: QueueType, lane: Lane | None) -> bool:
+def _is_cheap(counted: Counts, kind: QueueType, lane: Lane | None) -> bool:
     is_whole = kind == "quorum" or (lane is not None and lane.is_rung)
-    return there.ready > 0 and (not is_whole or there.ready <= _CHEAP)
+    return counted.ready > 0 and (not is_whole or counted.ready <= _CHEAP)
 
 
 def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None) -> tuple[int | None, int | None]:
@@ -128,7 +127,7 @@ def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None
     return None, None
 
 
-def _told(facts: dict[str, Any], role: Role) -> dict[str, Any]:
+def _from_api(facts: dict[str, Any], role: Role) -> dict[str, Any]:
     if not facts:
         return {}
     rates = facts.get("message_stats", {})

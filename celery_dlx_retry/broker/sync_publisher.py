@@ -1,6 +1,6 @@
-"""Confirmed, mandatory, fork-safe publishing.
+"""Publish with a confirm: mandatory, and safe after a fork.
 
-A publish returns when the broker has the message, and raises a PublishError when it is not known to have it.
+A publish returns when the broker has confirmed the message, and raises a PublishError otherwise.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
     Mend = Callable[[Connection], None]
 
-#: The routing key of a message for which there is no queue, and its body: a blocked connection stops at a body. When
-#: the broker returns it, the broker reads what we write.
+#: The routing key and the body of a message without a queue. It has a body because a blocked connection stops there.
+#: When the broker answers, it reads what we write.
 PROBE = "dlx.v1.probe"
 _NO_ROUTE = 312
 PERSISTENT = 2
 LONGEST_IDLE_SECONDS = 60.0
-# Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
+# Not user_id: the broker accepts it only from that user (test_what_another_user_signed_can_be_moved).
 _KEPT_PROPERTIES = frozenset(
     ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
 )
@@ -59,8 +59,8 @@ _PROPERTIES = _KEPT_PROPERTIES | {"content_type", "content_encoding", "user_id"}
 class Publisher:
     """A pool of connections in confirm mode, one for each thread that publishes at the same time.
 
-    It stands outside kombu.pools: those close their sockets in every forked child with shutdown(), which cuts the
-    parent's connection too (test_a_fork_leaves_the_parents_connection_alone).
+    It does not use kombu.pools: those close their sockets in every forked child with shutdown(), which also cuts the
+    connection of the parent (test_a_fork_leaves_the_parents_connection_alone).
     """
 
     def __init__(self, connect: Callable[[], Connection], *, confirm_timeout_ms: int, probe_at: str = "") -> None:
@@ -75,9 +75,9 @@ class Publisher:
     def producer(
         self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None
     ) -> Iterator[ConfirmedProducer]:
-        """A Kombu producer that keeps our promise.
+        """Yield a Kombu producer whose publishes are confirmed.
 
-        If a message finds no queue, ``mend`` makes what is missing; these ``headers`` lead every message on its way.
+        If a message finds no queue, ``mend`` makes what is missing. Every message gets these ``headers``.
         """
         with self.connection() as connection:
             yield ConfirmedProducer(
@@ -86,14 +86,14 @@ class Publisher:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection of the pool, for this thread alone."""
+        """Yield a connection of the pool, for this thread alone."""
         connection = self._acquire()
         with dropped_after_an_error(connection):
             yield connection
         self._idle.append((connection, time.monotonic()))
 
     def reach(self, pauses: Iterable[float]) -> None:
-        """Have a connection ready; try again after each pause. Nothing is published, so nothing is doubled."""
+        """Connect; try again after each pause. Nothing is published, so nothing is duplicated."""
         for pause in pauses:
             try:
                 with self.connection():
@@ -104,20 +104,20 @@ class Publisher:
             return
 
     def close(self) -> None:
-        """Close what is idle; the next publish connects anew."""
+        """Close idle connections; the next publish connects again."""
         while self._idle:
             drop(self._idle.pop()[0])
 
     def _acquire(self) -> Connection:
         if self._pid != os.getpid():
-            # The sockets of the process that forked us are its own: forget them, do not close them.
+            # The sockets belong to the process that forked us: forget them, do not close them.
             self._idle, self._pid = [], os.getpid()
         while True:
             try:
                 connection, since = self._idle.pop()
             except IndexError:
                 return self._connected()
-            # Something on the way may have forgotten a connection that was silent for long, and told nobody.
+            # A firewall may have dropped a connection that was silent for long, without a word to us.
             if time.monotonic() - since < LONGEST_IDLE_SECONDS and is_alive(connection):
                 return connection
             drop(connection)
@@ -131,15 +131,15 @@ class Publisher:
         return connection
 
     def _probe(self, connection: Connection) -> None:
-        """Raise Unconfirmed if the broker does not read what we write, as under a memory alarm.
+        """Raise Unconfirmed if the broker does not read what we write, for example under a memory alarm.
 
-        What is in the socket then arrives in the end, when its delivery has long gone back to its queue; and each new
-        connection would take another copy (test_under_a_memory_alarm_no_confirm_is_made_up_and_no_copy_is_sent).
+        A message in the socket would arrive in the end, long after its delivery went back to its queue, and each new
+        connection would send another copy (test_under_a_memory_alarm_no_confirm_is_made_up_and_no_copy_is_sent).
         """
         seconds = self.confirm_timeout_ms / 1000
         channel = connection.default_channel
         returned = channel.events["basic_return"]
-        returned.add(_expect)  # without it py-amqp raises, and leaves the confirm to be taken for that of the next one
+        returned.add(_expect)  # or py-amqp raises, and takes the confirm for that of the next message
         try:
             message = channel.prepare_message(PROBE.encode())
             channel.basic_publish(
@@ -151,10 +151,10 @@ class Publisher:
                 confirm_timeout=seconds,
             )
         except TimeoutError as exc:
-            place = {"exchange": self._probe_exchange, "routing_key": PROBE}
-            raise Unconfirmed(**place, timeout_ms=self.confirm_timeout_ms) from exc
+            address = {"exchange": self._probe_exchange, "routing_key": PROBE}
+            raise Unconfirmed(**address, timeout_ms=self.confirm_timeout_ms) from exc
         except (AccessRefused, NotFound) as exc:
-            # The broker has answered. This user may not write there, or there is no exchange yet.
+            # The broker has answered: this user may not write there, or the exchange does not exist yet.
             self._may_probe = isinstance(exc, NotFound)
             drop(connection)
             open_connection(connection, timeout_ms=self.confirm_timeout_ms)
@@ -163,7 +163,7 @@ class Publisher:
 
 
 class ConfirmedProducer(Producer):
-    """What Celery's ``send_task`` takes as ``producer=``; it overrules every option that would weaken the promise."""
+    """The ``producer=`` for Celery's ``send_task``. It overrides every option that could lose a message."""
 
     def __init__(
         self, connection: Connection, *, confirm_timeout_ms: int, mend: Mend | None, headers: Mapping[str, Any]
@@ -185,10 +185,10 @@ class ConfirmedProducer(Producer):
         is_copy: bool = False,
         **options: Any,
     ) -> None:
-        """Publish and wait for the confirm; declare what is missing and try again if no queue took it.
+        """Publish and wait for the confirm. If no queue takes the message, ``mend`` and publish again.
 
-        ``as_found`` leaves the broker's own headers on: for a dead letter that goes into a dead-letter queue again.
-        ``is_copy``: without what is ours it is as the sender wrote it, and so it fits a frame.
+        ``as_found`` keeps the broker's headers: for a dead letter that goes into a dead-letter queue again.
+        ``is_copy``: the message came from the broker, so its headers fit a frame without ours.
         """
         headers = options.get("headers") or {}
         headers = {**(headers if as_found else without_broker_headers(headers)), **self._way_headers}
@@ -207,17 +207,17 @@ class ConfirmedProducer(Producer):
             delivery_mode=PERSISTENT,
             confirm_timeout=self._confirm_timeout_ms / 1000,
             timeout=self._confirm_timeout_ms / 1000,
-            # kombu would publish again after a timeout, and under a memory alarm each copy arrives in the end.
+            # Kombu would publish again after a timeout, and under a memory alarm each copy would arrive in the end.
             retry=False,
-            # What is declared here is declared by us; a task's ``expires`` stays in its header, for in a lane the
-            # AMQP property would be a shorter time to live.
+            # We declare objects ourselves. A task's ``expires`` stays in its header: in a lane the AMQP property would
+            # shorten the wait.
             declare=None,
             expiration=None,
         )
         try:
             self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
         except Unroutable:
-            # The broker said that no queue has it: this is no blind second publish.
+            # The broker said that no queue has it, so a second publish makes no copy.
             if self._mend is None:
                 raise
             self._reconnect()
@@ -226,7 +226,7 @@ class ConfirmedProducer(Producer):
         self.confirmed += 1
 
     def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
-        """Publish a message as it is."""
+        """Publish a message unchanged."""
         self.publish(
             bytes_of(message),
             exchange=exchange,
@@ -234,20 +234,20 @@ class ConfirmedProducer(Producer):
             as_found=as_found,
             is_copy=True,
             headers=dict(message.headers),  # Kombu notes the compression in it
-            content_type=message.content_type or "application/data",  # without one kombu would choose an encoding, too
+            content_type=message.content_type or "application/data",  # without one Kombu would choose an encoding, too
             content_encoding=message.content_encoding,
             compression=message.compression,
             **kept_properties(message),
         )
 
     def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
-        facts = {"exchange": exchange, "routing_key": routing_key}
+        address = {"exchange": exchange, "routing_key": routing_key}
         try:
             super().publish(body, exchange=exchange, routing_key=routing_key, **options)
         except MessageNacked as exc:
-            raise Nacked(**facts) from exc
+            raise Nacked(**address) from exc
         except NotFound as exc:
-            raise Unroutable(**facts) from exc
+            raise Unroutable(**address) from exc
         except AccessRefused as exc:
             raise PublishForbidden(problem=str(exc)) from exc
         except PreconditionFailed as exc:
@@ -255,10 +255,10 @@ class ConfirmedProducer(Producer):
             raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
-                raise Unroutable(**facts) from exc
+                raise Unroutable(**address) from exc
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
-            raise Unconfirmed(**facts, timeout_ms=self._confirm_timeout_ms) from exc
+            raise Unconfirmed(**address, timeout_ms=self._confirm_timeout_ms) from exc
         except MESSAGE_ERRORS:
             raise
         except BROKER_ERRORS as exc:
@@ -281,7 +281,7 @@ class ConfirmedProducer(Producer):
         confirm_timeout: float | None = None,
         *_: Any,
     ) -> None:
-        """Do what Kombu does, after all of it is encoded."""
+        """Publish as Kombu does, but encode the whole message first."""
         channel = self.channel
         channel.basic_publish(
             encoded(channel, body, priority, content_type, content_encoding, headers, properties),
@@ -302,7 +302,7 @@ class ConfirmedProducer(Producer):
 class MessageCapture(ConfirmedProducer):
     """Keeps the messages that Celery publishes with it, for the worker's main process to publish.
 
-    Make one for each call: with a shared one a thread would take the message of another.
+    Make one for each call: threads that shared one would mix up their messages.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -336,7 +336,7 @@ class MessageCapture(ConfirmedProducer):
 
 
 def _expect(*_: Any) -> None:
-    """What comes back is what was to come back."""
+    """Ignore the returned probe: no queue has its routing key."""
 
 
 def kept_properties(message: Message) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tasks that wait in lanes: which, for which work queue, until when; and one of them now, or never."""
+"""Tasks that wait in lanes: list them, and take some of them out."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingTask:
-    """A task in a lane or on a rung. ``due_ms`` is when it comes back, in ms since 1970; None if nothing tells.
+    """A task in a lane or on a rung. ``due_ms`` is when it comes back, in ms since 1970; None if it is not known.
 
-    ``parked``: its breaker did not let it run, and is asked again when it is due.
+    ``parked``: its breaker did not let it run, and decides again when it is due.
     """
 
     task: str
@@ -45,34 +45,34 @@ class WaitingTask:
 def waiting(
     connection: Connection, lane: Lane, *, limit: int | None = None, wanted: Callable[[WaitingTask], bool] | None = None
 ) -> Iterator[WaitingTask]:
-    """Who waits in a lane, the next one first; at most ``limit`` of those that are wanted."""
-    # The first ones of a lane are enough, and nothing else is held up. Not with a filter, nor on a rung, where one that
-    # came later may be due before.
+    """Yield the tasks in a lane, the next one first; at most ``limit`` of those that are wanted."""
+    # Read only the first messages of a lane, and hold no others. A filter needs all of them, and so does a rung, where
+    # a later message may be due earlier.
     first = limit if wanted is None and not lane.is_rung else None
     with peek(connection, lane.name, kind=lane.kind, limit=first) as messages:
         tasks = (waiting_task(seen, lane) for seen in messages)
-        found = (task for task in tasks if wanted is None or wanted(task))
+        tasks = (task for task in tasks if wanted is None or wanted(task))
         if not lane.is_rung:
-            yield from islice(found, limit)
+            yield from islice(tasks, limit)
         elif limit is None:
-            yield from sorted(found, key=due)
+            yield from sorted(tasks, key=due)
         else:
-            yield from nsmallest(limit, found, key=due)
+            yield from nsmallest(limit, tasks, key=due)
 
 
 def due(task: WaitingTask) -> float:
-    """To sort by: what nobody knows comes last."""
+    """Return the key to sort by: tasks without a known time come last."""
     return inf if task.due_ms is None else task.due_ms
 
 
 def take(
     connection: Connection, lane: Lane, task_ids: set[str], *, hand_over: Callable[[PeekedMessage, WaitingTask], None]
 ) -> Generator[tuple[WaitingTask, Unroutable | Unpublishable | None], None, None]:
-    """Take the tasks with these ids out of a lane, or say why not; the others keep their places and their time.
+    """Take the tasks with these ids out of a lane; yield each, with the error if it stays there.
 
-    ``hand_over`` returns when the broker has the message in its new place. Published, confirmed, acknowledged: whoever
-    stops in between has duplicated one at most. Ids that were found are taken off ``task_ids``: a task that runs and
-    fails at once is back in its lane before we have left it, and has had its turn.
+    The others keep their places and their time. ``hand_over`` returns when the broker has confirmed the message in its
+    new queue. Published, confirmed, acknowledged: a crash in between duplicates one at most. Ids that were found are
+    removed from ``task_ids``: a task that runs and fails at once may be back in the lane before we have left it.
     """
     with peek(connection, lane.name, kind=lane.kind) as messages:
         for seen in messages:
@@ -83,7 +83,7 @@ def take(
             try:
                 hand_over(seen, task)
             except (Unroutable, Unpublishable) as problem:
-                yield task, problem  # it keeps waiting, and the others have their turn
+                yield task, problem  # it keeps waiting, and the others go on
                 continue
             seen.acknowledge()
             yield task, None
@@ -95,11 +95,11 @@ def waiting_task(seen: PeekedMessage, lane: Lane) -> WaitingTask:
     history = history_of(headers)
     failed_at_ms = history[-1].at_ms if history else 0
     parked_at_ms = parked_at_ms_of(headers)
-    # A task that was parked, and has failed since, waits for its retry.
+    # A task that was parked and has failed since then waits for its retry.
     parked = parked_at_ms > failed_at_ms
     at_ms = parked_at_ms if parked else failed_at_ms
     since_ms = at_ms if 0 < at_ms <= LAST_MS - lane.delay_ms else None
-    # The worker wrote the time just before it published: what is told is early by that, and the return never is.
+    # The worker wrote the time just before it published, so this time is a little early. The task never comes early.
     due_ms = None if since_ms is None or lane.is_rung else since_ms + lane.delay_ms
     return WaitingTask(
         task=str(headers.get("task", "")),
@@ -117,7 +117,7 @@ def waiting_task(seen: PeekedMessage, lane: Lane) -> WaitingTask:
 
 
 def _eta_ms(eta: object) -> int | None:
-    """As Celery writes it into a header; None if it is something else."""
+    """Read an eta as Celery writes it into a header; None if it is something else."""
     try:
         at = datetime.fromisoformat(str(eta))
     except ValueError:

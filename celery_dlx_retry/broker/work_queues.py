@@ -1,4 +1,4 @@
-"""dlx_queue(), the Kombu queue factory, and what a Kombu queue is to us."""
+"""dlx_queue(), which makes a Kombu queue, and facts about Kombu queues."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
     delayed_retry: Seconds | tuple[Seconds, Seconds] | None = None,
     prefix: str = "dlx",
 ) -> Queue:
-    """Make a work queue for ``task_queues`` whose broker-side rejects become dead letters.
+    """Make a work queue for ``task_queues`` that keeps messages which RabbitMQ itself drops.
 
-    What RabbitMQ itself throws out of the queue — at the delivery limit, over the length limit, rejected — goes to
-    the same dead-letter queue as what our tasks give up. Not for a queue that exists without these arguments: RabbitMQ
-    refuses to change them (406); plain queues work with DLXRetryTask as they are.
+    A message that is rejected, over the delivery limit or over the length limit goes to the same dead-letter queue as
+    the tasks that we give up. Do not use it for a queue that exists without these arguments: RabbitMQ refuses to change
+    them (406). Plain queues work with DLXRetryTask as they are.
 
-    ``delayed_retry`` is for RabbitMQ 4.3 and newer, and quorum queues: what a worker that died did not finish comes
-    back after that many seconds, after twice as many the next time, and so on, up to the second number if there are
-    two. On an older broker the worker does not start.
+    ``delayed_retry`` is for quorum queues of RabbitMQ 4.3 and newer: a task that a dead worker did not finish comes
+    back after that many seconds, after twice as many the next time, and so on. A second number limits this. On an older
+    broker the worker does not start.
 
     ``prefix`` must be the app's ``dlx_prefix``.
     """
@@ -77,12 +77,12 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
 
 
 def _check_names(name: Any, *, exchange: Any, routing_key: Any, prefix: Any) -> None:
-    # AMQP names have 255 bytes, and that of the dead-letter queue is longer than this one.
+    # AMQP names have 255 bytes, and the name of the dead-letter queue is longer than this one.
     if problem := new_name_problem(name, most=200):
         raise InvalidQueue(queue=name, problem=f"this is not a name for a queue: {problem}")
     texts = {"exchange": None if isinstance(exchange, Exchange) else exchange, "routing_key": routing_key}
     for argument, value in texts.items():
-        # None and "" stand for the name of the queue.
+        # None and "" mean the name of the queue.
         if value not in (None, "") and (problem := name_problem(value)):
             raise InvalidQueue(queue=name, problem=f"{argument} is {brief(value)}; {problem}")
     if not is_prefix(prefix):
@@ -114,36 +114,36 @@ def _delayed_retry(name: str, queue_type: str, given: Seconds | tuple[Seconds, S
         wanted = "seconds or a timedelta from 1 ms to ten years, or a pair of them: the first and the longest"
         raise InvalidQueue(queue=name, problem=f"delayed_retry is {brief(given)}; it must be {wanted}")
     first, *longest = lengths
-    # Not "all": what a worker gives back by basic.nack was not tried, and need not wait.
+    # Not "all": a task that a worker gives back by basic.nack did not run, and need not wait.
     arguments = {_DELAYED_RETRY: "failed", "x-delayed-retry-min": first}
     return {**arguments, "x-delayed-retry-max": longest[0]} if longest else arguments
 
 
 def has_delayed_retry(queue: Queue) -> bool:
-    """Whether a queue asks for what only RabbitMQ 4.3 has."""
+    """Return whether a queue has a delayed retry, which only RabbitMQ 4.3 and newer have."""
     return bool((queue.queue_arguments or {}).get(_DELAYED_RETRY, "disabled") != "disabled")
 
 
 def check_prefix(queue: Queue, names: Names) -> None:
-    """Raise InvalidQueue if dlx_queue() was told another prefix than the app: nobody would make that exchange."""
-    found = (queue.queue_arguments or {}).get("x-dead-letter-exchange")
-    other = str(found).removesuffix(_DEAD)
-    if other in {str(found), names.prefix}:
+    """Raise InvalidQueue if dlx_queue() has another prefix than the app: no worker would make that exchange."""
+    exchange = (queue.queue_arguments or {}).get("x-dead-letter-exchange")
+    other = str(exchange).removesuffix(_DEAD)
+    if other in {str(exchange), names.prefix}:
         return
     raise InvalidQueue(
         queue=queue.name,
-        problem=f"its dead letters go to {found!r}, and dlx_prefix is {names.prefix!r}, which has {names.dead()!r}; "
-        f"say dlx_queue({queue.name!r}, prefix={names.prefix!r}), or set dlx_prefix = {other!r}",
+        problem=f"its dead letters go to {exchange!r}, and dlx_prefix is {names.prefix!r}, which has {names.dead()!r}; "
+        f"write dlx_queue({queue.name!r}, prefix={names.prefix!r}), or set dlx_prefix = {other!r}",
     )
 
 
 def work_queue(queue: Queue) -> WorkQueue:
-    """A Kombu queue, as far as we need to know it."""
+    """Return the work queue of a Kombu queue."""
     return WorkQueue(name=queue.name, dead_letter_key=queue.alias or queue.name)
 
 
 def declare_if_missing(connection: Connection, queue: Queue) -> None:
-    """Declare a work queue if it does not exist; if it does, with whatever arguments, leave it as it is."""
+    """Declare a work queue if it does not exist; do not change one that exists."""
     try:
         with closing(connection.channel()) as channel:
             try:
@@ -155,7 +155,7 @@ def declare_if_missing(connection: Connection, queue: Queue) -> None:
 
 
 def declared_kind(queue: Queue) -> QueueType | None:
-    """The type that a queue's arguments name; None if they leave it to the broker."""
+    """Return the type that the arguments of a queue name; None if they leave it to the broker."""
     named = (queue.queue_arguments or {}).get("x-queue-type")
     if named is None:
         return None
@@ -163,12 +163,12 @@ def declared_kind(queue: Queue) -> QueueType | None:
 
 
 def found_kind(connection: Connection, queue: Queue) -> QueueType | None:
-    """The type of a queue that stands and whose arguments do not name it: a virtual host may make quorum the default.
+    """Return the type of an existing queue whose arguments do not name it: a virtual host has a default.
 
-    None if the broker does not tell us: the user may not configure the queue.
+    Return None if the user may not configure the queue: then the broker does not name the type.
 
-    AMQP shows no arguments. But declaring it as it is with a type that does not exist changes nothing, is always
-    refused, and the refusal names the type that it has (test_the_type_of_a_queue_is_found_without_touching_it).
+    AMQP shows no arguments. But a declare with a type that does not exist changes nothing and is always refused, and
+    the refusal names the type of the queue (test_the_type_of_a_queue_is_found_without_touching_it).
     """
     with closing(connection.channel()) as channel:
         text = _refusal(channel, queue, "which")
@@ -176,21 +176,21 @@ def found_kind(connection: Connection, queue: Queue) -> QueueType | None:
             return None
         if "inequivalent arg 'x-queue-type'" not in text:
             return "classic"
-        if found := re.search(r"current is '(\w+)'", text):
-            return "quorum" if found.group(1) == "quorum" else "classic"
-        # The broker cuts its text at 255 bytes, and the answer stands behind the queue's name. The queue is there, so
-        # that declaring it as quorum changes nothing either (test_the_type_of_a_queue_with_a_long_name_is_found).
+        if match := re.search(r"current is '(\w+)'", text):
+            return "quorum" if match[1] == "quorum" else "classic"
+        # The broker cuts its text at 255 bytes, and a long name hides the type. The queue exists, so a declare as
+        # quorum changes nothing, either (test_the_type_of_a_queue_with_a_long_name_is_found).
         return "classic" if _refusal(channel, queue, "quorum") else "quorum"
 
 
 def is_surely_classic(connection: Connection, name: str) -> bool:
-    """Whether the broker says so; not if it may not tell us, or cuts its text before it does."""
+    """Return True only if the broker names the type; False without permission, or if its text is cut."""
     with closing(connection.channel()) as channel:
         return "current is 'classic'" in _refusal(channel, Queue(name, durable=True), "which")
 
 
 def _refusal(channel: Any, queue: Queue, queue_type: str) -> str:
-    """What the broker says against declaring a queue as it is, but with this type; empty if it has it."""
+    """Return the broker's refusal to declare the queue with this type; empty if the queue has this type."""
     arguments = channel.prepare_queue_arguments(
         {**(queue.queue_arguments or {}), "x-queue-type": queue_type},
         expires=queue.expires,

@@ -121,7 +121,7 @@ def test_a_queue_that_was_made_for_another_prefix_is_one_sentence_and_no_start(p
     log = refused(project.start(module="project_prefixes"))
 
     assert f"dlx_queue({project.queue!r}): its dead letters go to 'dlx.v1.dead', and dlx_prefix is" in log
-    assert f"say dlx_queue({project.queue!r}, prefix={project.prefix!r}), or set dlx_prefix = 'dlx'." in log
+    assert f"write dlx_queue({project.queue!r}, prefix={project.prefix!r}), or set dlx_prefix = 'dlx'." in log
     assert "Traceback" not in log
     assert project.depth(project.queue) is None
 
