@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.errors import one_sentence
+from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.cli.parameters import QUEUE_NAMES
 from celery_dlx_retry.errors import BadBrokerURL
@@ -48,7 +48,7 @@ _NOTED = "celery_dlx_retry.no_app_noted"
 def app_of(ctx: click.Context) -> Iterator[Any]:
     """Yield the app for an operation without a session; its errors are one sentence."""
     note_if_no_app_was_named()
-    with one_sentence(ctx.obj.app):
+    with click_errors(ctx.obj.app):
         yield ctx.obj.app
 
 

@@ -26,8 +26,8 @@ _CHANGED = "celery_dlx_retry.changed"
 
 
 @contextmanager
-def one_sentence(app: Any) -> Iterator[None]:
-    """Turn errors of the broker and of operations into click's; ``without_traceback`` does so for configuration."""
+def click_errors(app: Any) -> Iterator[None]:
+    """Raise click's errors in place of ours: one sentence, and exit code 2 for a request that makes no sense."""
     try:
         with broker_errors(app):
             yield

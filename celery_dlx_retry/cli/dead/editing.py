@@ -12,7 +12,7 @@ from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
 from celery_dlx_retry.cli.dead.editor import in_editor
 from celery_dlx_retry.cli.dead.options import queue_option
 from celery_dlx_retry.cli.dead.reporting import Reporter
-from celery_dlx_retry.cli.errors import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
@@ -53,7 +53,7 @@ def edit_dead(  # noqa: PLR0913 - one per option
     app = ctx.obj.app
     insist_on_rabbitmq(app)
     monitor = Reporter().monitor
-    with one_sentence(app):
+    with click_errors(app):
         letter = find_letter(app, task_id, queues=queues, management_url=management_url, monitor=monitor)
         if letter is None:
             click.echo(f"No dead letter has the task id {printable(task_id)}.", err=True)

@@ -9,7 +9,7 @@ import click
 
 from celery_dlx_retry.cli.dead.options import selects
 from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
-from celery_dlx_retry.cli.errors import one_sentence
+from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
 from celery_dlx_retry.cli.parameters import COUNT
 from celery_dlx_retry.deadletters.letter import facts_of
@@ -39,7 +39,7 @@ def list_dead(  # noqa: PLR0913 - one per option
 ) -> None:
     """Show dead letters; they stay where they are."""
     app, reporter = ctx.obj.app, Reporter()
-    with one_sentence(app):
+    with click_errors(app):
         with reporter.bar("reading"):
             found = list_letters(app, query, sort=sort, reverse=reverse, limit=limit, monitor=reporter.monitor)
         if sys.stdout.isatty() or as_json:
@@ -60,7 +60,7 @@ def list_dead(  # noqa: PLR0913 - one per option
 def group_dead(ctx: click.Context, query: LetterQuery, *, as_json: bool) -> None:
     """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
     app, reporter = ctx.obj.app, Reporter()
-    with one_sentence(app), reporter.bar("reading"):
+    with click_errors(app), reporter.bar("reading"):
         found = group_letters(app, query, monitor=reporter.monitor)
     if as_json:
         for group in found.groups:

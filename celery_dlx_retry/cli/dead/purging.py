@@ -8,7 +8,7 @@ import click
 
 from celery_dlx_retry.cli.dead.options import all_option, require_explicit, selects
 from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues, report_missing
-from celery_dlx_retry.cli.errors import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.operations.purge import Purge
@@ -27,7 +27,7 @@ def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bo
     """Delete dead letters for good. Export them first if you may want them back."""
     require_explicit(query)
     reporter = Reporter()
-    with one_sentence(ctx.obj.app), Purge(ctx.obj.app, query, monitor=reporter.monitor) as purge:
+    with click_errors(ctx.obj.app), Purge(ctx.obj.app, query, monitor=reporter.monitor) as purge:
         if not yes:
             with reporter.bar("reading"):
                 plan = purge.plan()

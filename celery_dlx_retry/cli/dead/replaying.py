@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from celery_dlx_retry.cli.dead.options import all_option, amount, require_explicit, selects
 from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues, report_missing
-from celery_dlx_retry.cli.errors import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.operations.canary import CanaryTest
@@ -107,7 +107,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
         )
     except InvalidRequest as exc:
         raise click.UsageError(str(exc)) from exc
-    with one_sentence(ctx.obj.app), replay:
+    with click_errors(ctx.obj.app), replay:
         if dry_run or not yes:
             with reporter.bar("reading"):
                 plan = replay.plan()

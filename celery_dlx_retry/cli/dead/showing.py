@@ -10,7 +10,7 @@ import click
 from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
 from celery_dlx_retry.cli.dead.options import queue_option
 from celery_dlx_retry.cli.dead.reporting import Reporter
-from celery_dlx_retry.cli.errors import one_sentence
+from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.deadletters.details import details_of
@@ -46,7 +46,7 @@ def show_dead(  # noqa: PLR0913 - one per option
     insist_on_rabbitmq(app)
     query = LetterQuery(queues=queues, filter=LetterFilter(ids=frozenset([task_id])), management_url=management_url)
     count = 0
-    with one_sentence(app), SelectedLetters(app, query, monitor=reporter.monitor) as letters, reporter.bar("reading"):
+    with click_errors(app), SelectedLetters(app, query, monitor=reporter.monitor) as letters, reporter.bar("reading"):
         for letter in letters:
             count += 1
             details = details_of(letter, with_arguments=with_args)

@@ -15,7 +15,7 @@ import click
 from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
 from celery_dlx_retry.cli.dead.options import selects
 from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
-from celery_dlx_retry.cli.errors import changes_something, one_sentence
+from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, counted, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import MOST, QUEUE_NAME
 from celery_dlx_retry.operations.select_letters import SelectedLetters
@@ -41,7 +41,7 @@ def export_dead(ctx: click.Context, query: LetterQuery, output: str, *, as_json:
     """Write dead letters as lines of JSON, with their arguments. They stay where they are."""
     app, reporter = ctx.obj.app, Reporter()
     with (
-        one_sentence(app),
+        click_errors(app),
         SelectedLetters(app, query, monitor=reporter.monitor) as letters,
         _opened(output) as file,  # created only if the queues can be read
         reporter.bar("reading"),
@@ -92,7 +92,7 @@ def import_dead(  # noqa: PLR0913 - one per option
     insist_on_rabbitmq(app)
     with (
         _rewindable(file) as lines,
-        one_sentence(app),
+        click_errors(app),
         Import(
             app,
             lines,
