@@ -7,7 +7,7 @@ from celery_dlx_retry.policy.budget import Budget
 from celery_dlx_retry.policy.decision import DEAD, LET_FAIL, Custom, Delays, Exponential, Fixed, Linear, On, Policy
 from celery_dlx_retry.policy.jitter import FullJitter, ProportionalJitter
 from celery_dlx_retry.version import __version__
-from celery_dlx_retry.worker.bootstep import install
+from celery_dlx_retry.worker.install import install
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 __all__ = [

@@ -17,7 +17,7 @@ from celery_dlx_retry.errors import BadBrokerURL, ConfigurationError, DLXError
 from celery_dlx_retry.operations.connect import broker_errors
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, InvalidRequest
 from celery_dlx_retry.values.escaping import printable
-from celery_dlx_retry.worker.bootstep import Topology
+from celery_dlx_retry.worker.install import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ def _unreadable_url() -> BadBrokerURL | None:
     """Return what is wrong with the broker's URL, if the app has tasks of ours."""
     context = click.get_current_context(silent=True)
     app = getattr(context.obj, "app", None) if context else None
-    if app is None or Topology not in app.steps["consumer"]:
+    if app is None or not is_installed(app):
         return None
     try:
         check_urls(app)

@@ -30,7 +30,6 @@ from celery_dlx_retry.errors import (
     DLXError,
     Forbidden,
     ForeignStrategy,
-    InvalidSetting,
     LanesBusy,
     Missing,
     NoAnswer,
@@ -61,14 +60,6 @@ RECOVERY_SECONDS = 120.0
 ANSWER_SECONDS = 90.0
 # How often it says that it waits.
 WORD_SECONDS = 10.0
-
-
-def install(app: Celery) -> None:
-    """Add the bootstep to an app's workers; using DLXRetryTask does it, this is for those who want to see it."""
-    if not hasattr(app, "steps"):
-        raise InvalidSetting(setting="install(app)", value=app, wanted="a Celery app")
-    app.steps["consumer"].add(Topology)
-    app.steps["consumer"].add(StartWatch)
 
 
 class Topology(StartStopStep):

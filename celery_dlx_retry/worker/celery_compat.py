@@ -8,9 +8,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from billiard.pool import CLOSE
 from celery import VERSION
-from celery.concurrency.asynpool import AsynPool
 from celery.utils import serialization
 
 if TYPE_CHECKING:
@@ -59,6 +57,8 @@ def wait_for_what_is_given(pool: Any) -> None:
     Of such a job the process has not said yet that it begins, nobody takes its result, and the broker delivers it
     again. Here a prefork pool keeps them. Can be repeated.
     """
+    from celery.concurrency.asynpool import AsynPool  # noqa: PLC0415 - only a worker needs a pool
+
     processes = getattr(pool, "_pool", None)
     if isinstance(processes, AsynPool):
         pool.flush = functools.partial(_flush, processes)
@@ -66,6 +66,8 @@ def wait_for_what_is_given(pool: Any) -> None:
 
 def _flush(processes: Any) -> None:
     """Celery's own, which it also calls when a connection is lost; then the broker delivers all of it again anyway."""
+    from billiard.pool import CLOSE  # noqa: PLC0415 - only a worker needs a pool
+
     jobs = processes._cache  # noqa: SLF001 - nothing public tells
     given = {number: job for number, job in jobs.items() if _is_given(processes, job)}
     processes.flush()

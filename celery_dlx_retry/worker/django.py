@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery.fixups.django import DjangoFixup
-
 if TYPE_CHECKING:
     from celery import Celery
 
@@ -15,6 +13,8 @@ def keep_on_commit(ours: type, app: Celery) -> None:
 
     The methods alone, and not their class as one more base: that could change what a task does besides.
     """
+    from celery.fixups.django import DjangoFixup  # noqa: PLC0415 - it imports the worker; each app imports it by then
+
     if not any(isinstance(fixup, DjangoFixup) for fixup in app._fixups or ()):  # noqa: SLF001 - nothing public tells
         return
     from celery.contrib.django.task import DjangoTask  # noqa: PLC0415 - it imports Django

@@ -34,7 +34,6 @@ from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.headers import Failure, own_headers, with_failure
 from celery_dlx_retry.wire.message import PreparedRetry
-from celery_dlx_retry.worker.bootstep import install
 from celery_dlx_retry.worker.celery_compat import keep_ignore_result
 from celery_dlx_retry.worker.celery_publish import emit_retry, send_retry, write
 from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
@@ -42,13 +41,13 @@ from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.expires import without_time_to_live
 from celery_dlx_retry.worker.give_back import give_back
+from celery_dlx_retry.worker.install import install
 from celery_dlx_retry.worker.other_brokers import carried_headers, retry_elsewhere
 from celery_dlx_retry.worker.patch_detection import is_internal, is_map
 from celery_dlx_retry.worker.process_budget import retry_within
 from celery_dlx_retry.worker.run import guard_hooks, guarded
 from celery_dlx_retry.worker.run_state import addressed, is_ours, run_state_of
 from celery_dlx_retry.worker.task_decision import decision_on, grant_retry
-from celery_dlx_retry.worker.trace import traced
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -138,7 +137,12 @@ class DLXRetryTask(Task):
 
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
-        self.__dict__["_dlx_trace"] = traced(tracer, task=self) if tracer is not None else None
+        if tracer is not None:
+            # Celery sets a tracer in workers only, and its module imports the worker's.
+            from celery_dlx_retry.worker.trace import traced  # noqa: PLC0415
+
+            tracer = traced(tracer, task=self)
+        self.__dict__["_dlx_trace"] = tracer
 
     @__trace__.deleter
     def __trace__(self) -> None:
