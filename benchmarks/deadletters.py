@@ -28,11 +28,11 @@ from kombu.connection import Connection
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.testing import provide
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
 from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from celery_dlx_retry.wire.headers import Failure, with_failure
+from tests.provision import provide
 
 KINDS = ("classic", "quorum")
 REPLAYED = 10_000

@@ -26,7 +26,7 @@ from celery import Celery
 from kombu.connection import Connection
 
 from celery_dlx_retry import Breaker, Budget, DLXRetryTask, Fixed
-from celery_dlx_retry.testing import provide
+from tests.provision import provide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

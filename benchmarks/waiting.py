@@ -29,12 +29,12 @@ from kombu.connection import Connection
 from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.settings import Settings
-from celery_dlx_retry.testing import provide
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
 from celery_dlx_retry.topology.specs import Topology
 from celery_dlx_retry.topology.wait_route import WaitKind, WaitRoute, choose, route
+from tests.provision import provide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from celery import Celery
 
-from celery_dlx_retry.testing import provide
+from tests.provision import provide
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "dead-letters.md"

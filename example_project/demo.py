@@ -24,13 +24,13 @@ from rich.console import Console
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import NoBroker
-from celery_dlx_retry.testing import provide
 from celery_dlx_retry.testing.sandbox import Sandbox
 from celery_dlx_retry.topology.lanes import lane_ms
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
 from example_project import shop
 from example_project.board import Board, Sight, dead_letter_table
+from tests.provision import provide
 
 HEALTHY = ((shop.thumbnail, 4), (shop.charge, 12), (shop.send_mail, 10), (shop.webhook, 7))
 POISONED = ((shop.ship, 3), (shop.invoice, 2), (shop.refund, 1))

@@ -14,7 +14,7 @@ import record
 from support import Management, as_user, eventually
 
 from celery_dlx_retry.errors import NoBroker
-from celery_dlx_retry.testing import NoRedis, provide, provide_redis
+from tests.provision import NoRedis, provide, provide_redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

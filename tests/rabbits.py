@@ -6,7 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from celery_dlx_retry.testing.rabbitmq import IMAGE, ROOT
+from celery_dlx_retry.testing.rabbitmq import IMAGE
+from tests.provision.rabbitmq import ROOT
 
 VERSION = "DLX_TEST_RABBITMQ"
 RECORD = "DLX_TEST_RECORD"  # where a session of the matrix writes what came of it

@@ -18,8 +18,8 @@ from benchmarks.compare.gauge import gauge
 from benchmarks.compare.numbers import figure, middle
 from benchmarks.compare.rabbit import Rabbit
 from benchmarks.compare.stage import TookTooLong, stage
-from celery_dlx_retry.testing import provide
-from celery_dlx_retry.testing.node import start_private_node
+from tests.provision import provide
+from tests.provision.node import start_private_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

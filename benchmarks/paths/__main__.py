@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.testing import provide
+from tests.provision import provide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

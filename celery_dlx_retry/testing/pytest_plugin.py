@@ -1,14 +1,13 @@
-"""The pytest plugin: a recorder of what becomes of tasks, and a RabbitMQ for tests that want a real one."""
+"""The pytest plugin: a recorder of what becomes of tasks, and a RabbitMQ for tests that want a real one.
+
+pytest imports this module in every run of every project, so only the fixtures import the rest.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-
-from celery_dlx_retry.errors import NoBroker
-from celery_dlx_retry.testing.rabbitmq import provide
-from celery_dlx_retry.testing.recorder import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def dlx_rabbitmq(pytestconfig: pytest.Config) -> Iterator[RabbitMQ]:
-    """A RabbitMQ of this session's own: ``url`` is its AMQP URL. A given one is used, and left as it is then."""
+    """A RabbitMQ for this session: ``url`` is its AMQP URL. A given one is used and left as it is."""
+    from celery_dlx_retry.errors import NoBroker  # noqa: PLC0415
+    from celery_dlx_retry.testing.rabbitmq import provide  # noqa: PLC0415
+
     try:
-        broker = provide(url=pytestconfig.getini("dlx_broker_url"), may_install=False)
+        broker = provide(url=pytestconfig.getini("dlx_broker_url"))
     except NoBroker as exc:
         pytest.fail(str(exc), pytrace=False)
     with broker:
@@ -38,5 +40,7 @@ def dlx_rabbitmq(pytestconfig: pytest.Config) -> Iterator[RabbitMQ]:
 @pytest.fixture
 def dlx() -> Iterator[Recorder]:
     """What becomes of tasks in this test, in which nothing waits: ``dlx.assert_retried(task, delays=[1, 2, 4])``."""
+    from celery_dlx_retry.testing.recorder import record  # noqa: PLC0415
+
     with record() as recorder:
         yield recorder

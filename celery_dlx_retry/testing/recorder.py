@@ -12,7 +12,7 @@ from celery_dlx_retry.testing.assertions import Subject, are_settled, story, wro
 from celery_dlx_retry.testing.patches import hooked
 from celery_dlx_retry.testing.records import RecordFile
 from celery_dlx_retry.testing.sandbox import wait_until
-from celery_dlx_retry.testing.workers import running_worker
+from celery_dlx_retry.testing.worker_process import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,7 +26,7 @@ LOOPBACK = "127.0.0.1"
 LOG_HEAD = re.compile(r"^\S+ \S+ \[\w+\] <[\d.]+>")  # of a line in RabbitMQ's log: date, time, level, process
 TOLD_LINES = 5
 TOLD_CHARACTERS = 600
-GUARD = Path(__file__).with_name("guard.py")
+GUARD = Path(__file__).with_name("sandbox_guard.py")
 
 
 class WayFailed(DLXError):

@@ -15,10 +15,10 @@ import time
 from contextlib import ExitStack, suppress
 
 from celery_dlx_retry.errors import DLXError, NoBroker
-from celery_dlx_retry.testing import provide
 from celery_dlx_retry.testing.sandbox import wait_until
 from example_project.webshop import world
 from example_project.webshop.shops import SITES, Shops
+from tests.provision import provide
 
 ORDERS = [
     {"amount": "12", "picture": "hat.png"},

@@ -24,7 +24,7 @@ from celery_dlx_retry.testing.sandbox import free_ports
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
 
-COMMAND = [sys.executable, "-m", "celery_dlx_retry.testing.chaos"]
+ROOT = Path(__file__).parents[2]
 WAIT_MS = 300
 LINE = r"(\d+) in = (\d+) done \+ (\d+) dead, (\d+) lost, (\d+) duplicates"
 
@@ -179,14 +179,16 @@ def test_what_was_never_sent_is_not_counted():
 
 
 def chaos(*arguments):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run(
+        command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=240
+    )
 
 
 @contextmanager
 def running(*arguments):
     run = subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
+        command(*arguments),
+        cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -198,6 +200,13 @@ def running(*arguments):
         finally:
             if run.poll() is None and sys.exc_info()[0]:
                 run.kill()
+
+
+def command(*arguments):
+    """As a user types it; without a broker it is the repository's, which can start more kinds of RabbitMQ."""
+    is_users = "--broker" in arguments and "--cluster" not in arguments
+    module = "celery_dlx_retry.testing.chaos" if is_users else "tests.provision.chaos"
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def environment():

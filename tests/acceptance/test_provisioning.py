@@ -16,18 +16,20 @@ from redis import AuthenticationError, Redis
 from support import as_user, eventually
 
 from celery_dlx_retry.errors import NoBroker
-from celery_dlx_retry.testing import NoRedis, NotOurs, provide, provide_redis
+from celery_dlx_retry.testing import NotOurs
 from celery_dlx_retry.testing.container import start_container
-from celery_dlx_retry.testing.node import PortTaken, PrivateNode, find_scripts, start_private_node
+from celery_dlx_retry.testing.local_node import PortTaken
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE
 from celery_dlx_retry.testing.sandbox import WayFailed, free_ports, is_free, unprivileged
+from tests.provision import NoRedis, provide, provide_redis
+from tests.provision.node import PrivateNode, find_scripts, start_private_node
 
 ROOT = Path(__file__).parents[2]
 
 # A process that provides itself with a node, says where that is, and ends no sooner than this one.
 OWNER = """
 import json, sys
-from celery_dlx_retry.testing.node import start_private_node
+from tests.provision.node import start_private_node
 with start_private_node() as node:
     told = {"url": node.url, "ports": list(node._ports), "path": str(node._sandbox.path)}
     print(json.dumps(told), flush=True)

@@ -12,10 +12,10 @@ import pytest
 from harness import Project
 from support import eventually
 
-from celery_dlx_retry.testing.node import start_private_node
-from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed
 from tests.acceptance.commandline import CommandLine
+from tests.provision.node import start_private_node
+from tests.provision.rabbitmq import ROOT
 
 CERT_REQUIRED = 2
 UNTRUSTED = "certificate verify failed"

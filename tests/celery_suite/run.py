@@ -26,7 +26,7 @@ from celery_suite.differences import DIFFERENCES
 from celery_suite.suites import SUITES, Suite
 from record import commit
 
-from celery_dlx_retry.testing import provide, provide_redis
+from tests.provision import provide, provide_redis
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "celery-suite"

@@ -27,12 +27,12 @@ from celery_dlx_retry.testing.chaos.plan import Plan
 from celery_dlx_retry.testing.chaos.report import report_on
 from celery_dlx_retry.testing.chaos.run import Run
 from celery_dlx_retry.testing.chaos.view import View
-from celery_dlx_retry.testing.cluster import start_cluster
-from celery_dlx_retry.testing.node import start_private_node
-from celery_dlx_retry.testing.rabbitmq import ROOT
 from celery_dlx_retry.testing.sandbox import WayFailed
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
+from tests.provision.cluster import start_cluster
+from tests.provision.node import start_private_node
+from tests.provision.rabbitmq import ROOT
 
 WAITING = 10_000
 WAIT_MS = 20_000

@@ -12,15 +12,15 @@ import pytest
 from docker.api.client import APIClient
 from support import eventually
 
-from celery_dlx_retry.testing import provide
 from celery_dlx_retry.testing.container import start_container
 from celery_dlx_retry.testing.container_guard import LABEL
 from celery_dlx_retry.testing.sandbox import WayFailed
+from tests.provision import provide
 
 # A process that provides itself with a RabbitMQ, says which container that is, and ends no sooner than this one.
 OWNER = """
 import sys
-from celery_dlx_retry.testing import provide
+from tests.provision import provide
 with provide() as broker:
     print(broker._engine.id, flush=True)
     sys.stdin.read()

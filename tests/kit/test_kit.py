@@ -17,7 +17,7 @@ from celery_dlx_retry import DEAD, LET_FAIL, Budget, DLXRetryTask, Exponential, 
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import provide, record
-from celery_dlx_retry.testing.workers import NoWorker
+from celery_dlx_retry.testing.worker_process import NoWorker
 from tests.kit.outside import run_pytest, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
@@ -450,4 +450,4 @@ def test_a_broker_that_is_given_must_be_there(monkeypatch):
     monkeypatch.delenv("DLX_TEST_BROKER_URL", raising=False)
 
     with pytest.raises(NoBroker, match=r"127\.0\.0\.1:1// does not answer"):
-        provide(url="amqp://guest:guest@127.0.0.1:1//", may_install=False)
+        provide(url="amqp://guest:guest@127.0.0.1:1//")

@@ -17,6 +17,7 @@ PUBLIC_NAMES = 20
 #: Each may import itself, what stands before it, and these besides the standard library.
 LAYERS = {
     "version": set(),
+    "lazy_names": set(),
     "sentences": set(),
     "errors": set(),
     "events": set(),
@@ -115,12 +116,29 @@ def shape_problems(module, source):
         yield f"{module} is longer than {LINES} lines"
     if is_init(module):
         for node in tree.body[1:]:
-            if not isinstance(node, (ast.Import, ast.ImportFrom)) and not is_all(node):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) and not is_all(node) and not is_lazy(node):
                 yield f"{module} has logic in line {node.lineno} of its __init__"
 
 
 def is_all(node):
     return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+
+
+def is_lazy(node):
+    """``if TYPE_CHECKING:`` imports, ``else: __getattr__ = lazy_names(…)`` with the same names of the same modules."""
+    if not isinstance(node, ast.If) or ast.unparse(node.test) != "TYPE_CHECKING" or len(node.orelse) != 1:
+        return False
+    imports = [line for line in node.body if isinstance(line, ast.ImportFrom)]
+    call = getattr(node.orelse[0], "value", None)
+    if len(imports) != len(node.body) or not isinstance(call, ast.Call) or ast.unparse(call.func) != "lazy_names":
+        return False
+    table = call.args[1]
+    lazy = {f"{PACKAGE}.{key.value}": set(constants(it)) for key, it in zip(table.keys, table.values, strict=True)}
+    return lazy == {line.module: {alias.name for alias in line.names} for line in imports}
+
+
+def constants(node):
+    return [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
 
 
 def problems(module, source):
@@ -144,11 +162,28 @@ def test_the_package_has_at_most_twenty_public_names_and_imports_no_more():
     (public,) = [ast.literal_eval(node.value) for node in ast.parse(MODULES[PACKAGE]).body if is_all(node)]
 
     assert len(public) <= PUBLIC_NAMES
-    assert {target.rpartition(".")[2] for target in imported(PACKAGE, MODULES[PACKAGE])} == set(public)
+    names = {target.rpartition(".")[2] for target in imported(PACKAGE, MODULES[PACKAGE])}
+    assert names - {"TYPE_CHECKING", "lazy_names"} == set(public)
     assert all(hasattr(celery_dlx_retry, name) for name in public)
 
 
 # --- the checks themselves can fail ---
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "if True: pass",
+        "if TYPE_CHECKING:\n    from celery_dlx_retry.errors import RetryIn",
+        "if TYPE_CHECKING:\n    from celery_dlx_retry.errors import RetryIn\nelse:\n    __getattr__ = print",
+        """if TYPE_CHECKING:
+    from celery_dlx_retry.errors import RetryIn
+else:
+    __getattr__ = lazy_names(__name__, {'errors': ('DLXError',)})""",
+    ],
+)
+def test_an_init_with_other_logic_than_lazy_names_is_seen(wrong):
+    assert list(shape_problems(PACKAGE, f'"""For something."""\n{wrong}\n')) != []
 
 
 @pytest.mark.parametrize(

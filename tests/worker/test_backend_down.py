@@ -6,8 +6,8 @@ import pytest
 from celery import Celery
 from support import eventually
 
-from celery_dlx_retry.testing.redis import find_server, start
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox
+from tests.provision.redis import find_server, start
 
 
 @pytest.fixture

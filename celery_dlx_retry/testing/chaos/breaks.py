@@ -1,4 +1,4 @@
-"""How a chaos run breaks its broker: a node of its own, one node of a cluster, or a command of the user's."""
+"""How a chaos run breaks its broker: it kills or stops its own node, or runs a command of the user's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_dlx_retry.testing.broker import RabbitMQ
-    from celery_dlx_retry.testing.cluster import Cluster
 
 Ways = Literal["both", "kill", "clean"]
 
@@ -61,23 +60,6 @@ class BreakNode:
         broken = take_down(self._broker, "broker", kill=next(self._kills))
         outage(self._chance)
         self._broker.start()
-        return broken
-
-
-class BreakClusterNode:
-    """One node after the other, chosen by chance, and the next only when the cluster is whole: a majority lives."""
-
-    def __init__(self, cluster: Cluster, chance: random.Random, *, ways: Ways) -> None:
-        self._cluster, self._chance = cluster, chance
-        self._kills = kills(ways)
-
-    def __call__(self) -> Broken:
-        """See ``Break``."""
-        node = self._chance.choice(self._cluster.nodes)
-        broken = take_down(node, node.name, kill=next(self._kills))
-        outage(self._chance)
-        node.start()
-        self._cluster.wait_until_whole()
         return broken
 
 

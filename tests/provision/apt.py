@@ -67,7 +67,7 @@ def apt_install(package: str, *, say: Callable[[str], None]) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
         try:
-            done = subprocess.run(  # noqa: S603 - a package name of ours
+            done = subprocess.run(
                 [apt, "-q", "-o", "DPkg::Lock::Timeout=120", *command],
                 env=env,
                 stdin=subprocess.DEVNULL,

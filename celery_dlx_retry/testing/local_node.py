@@ -1,4 +1,4 @@
-"""A private RabbitMQ node: its own directory, cookie, epmd and ports, all on loopback."""
+"""A node of the installed RabbitMQ: its own directory, cookie, epmd and ports, all on loopback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 from tempfile import gettempdir
-from typing import NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
 from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandFailed, RabbitMQ
 from celery_dlx_retry.testing.sandbox import (
@@ -23,6 +23,13 @@ from celery_dlx_retry.testing.sandbox import (
     wait_until,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_dlx_retry.testing.sandbox import Account
+
+Broker = TypeVar("Broker", bound=RabbitMQ)
+
 WAY = "a local rabbitmq-server"
 # Debian's and Red Hat's packages put a wrapper into /usr/sbin that becomes the user rabbitmq, with the system's cookie
 # and data; the scripts that it runs are here.
@@ -34,50 +41,34 @@ CTL_SECONDS = 120
 STOP_SECONDS = 30.0
 PORT_ATTEMPTS = 5
 
-# A private mount namespace goes with the last process in it; `exec` all the way keeps the pid of the node.
-IN_ROOT = """
-root=$1 dir=$2 user=$3; shift 3
-mount --bind "$root" "$root"
-mount --rbind /dev "$root/dev"
-mount --rbind /proc "$root/proc"
-mount --bind "$dir" "$root/mnt"
-mount --bind "$dir/hosts" "$root/etc/hosts"
-mount -o remount,bind,ro "$root" 2>/dev/null || true
-exec chroot ${user:+"--userspec=$user"} "$root" env -C /mnt "$@"
-"""
-
 
 class PortTaken(WayFailed):
-    """Somebody else was quicker; other ports will do."""
+    """Another process took a port first; other ports will do."""
 
 
-def start_private_node(root: Path | None = None, *, certificates: Path | None = None) -> PrivateNode:
-    """Start a node of the installed RabbitMQ, or of the one in the root filesystem ``root``.
+def start_local_node() -> LocalNode:
+    """Start a node of the installed RabbitMQ."""
+    scripts = find_scripts()
+    return started(lambda: LocalNode(scripts), LocalNode.start)
 
-    With a folder of ``ca.pem``, ``cert.pem`` and ``key.pem`` it also speaks TLS: see ``tls_url``.
-    """
-    scripts = find_scripts(root)
+
+def started(make: Callable[[], Broker], start: Callable[[Broker], None]) -> Broker:
+    """Make a broker and start it; take another one, with other ports, if another process took a port first."""
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
-        node = PrivateNode(scripts, root=root)
-        if certificates is not None:
-            node.speak_tls(certificates)
+        broker = make()
         try:
-            node.start()
+            start(broker)
         except BaseException as exc:
-            node.close()
+            broker.close()
             if not (isinstance(exc, PortTaken) and attempts_left):
                 raise
         else:
-            return node
+            return broker
     raise AssertionError
 
 
-def find_scripts(root: Path | None = None) -> Path:
-    """Return the directory of rabbitmq-server and rabbitmqctl, as seen from inside ``root``."""
-    if root is not None:
-        if not os.access(root / PACKAGED.relative_to("/") / "rabbitmq-server", os.X_OK):
-            raise WayFailed(way=str(root), problem="holds no root filesystem with Debian's rabbitmq-server")
-        return PACKAGED
+def find_scripts() -> Path:
+    """Return the directory of rabbitmq-server and rabbitmqctl."""
     # A normal user's PATH often lacks sbin.
     found = shutil.which("rabbitmq-server", path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     if found is None:
@@ -87,21 +78,22 @@ def find_scripts(root: Path | None = None) -> Path:
     return PACKAGED if packaged else scripts
 
 
-class PrivateNode(RabbitMQ):
+class LocalNode(RabbitMQ):
     """Nothing outside its directory is written; the machine's own node, cookie and /etc/rabbitmq are not used."""
 
     origin = "local"
     can_restart = True
 
-    def __init__(self, scripts: Path, *, root: Path | None = None, login: str = "") -> None:
+    #: AMQP, distribution, epmd and the HTTP API, in this order.
+    port_count: ClassVar[int] = 4
+
+    def __init__(self, scripts: Path, *, login: str = "") -> None:
         self._scripts = scripts
-        self._root = root
-        #: USER:PASSWORD, for whom only this process and its children know; there is no user guest.
+        #: USER:PASSWORD, which only this process and its children know; there is no user guest.
         self.login = login or f"dlx{secrets.token_hex(3)}:{secrets.token_hex(16)}"
-        self._account = unprivileged("rabbitmq", reaching=[Path(gettempdir()), *([scripts] if root is None else [])])
-        self._ports = free_ports(6)
-        self._amqp_port, self._dist_port, self._epmd_port, management_port, *self._tls_ports = self._ports
-        self.tls_url = self.tls_management_url = ""
+        self._account = unprivileged("rabbitmq", reaching=self._folders())
+        self._ports = free_ports(self.port_count)
+        self._amqp_port, self._dist_port, self._epmd_port, management_port = self._ports[:4]
         self._name = f"dlx{self._amqp_port}@localhost"
         super().__init__(
             f"amqp://{self.login}@{LOOPBACK}:{self._amqp_port}//",
@@ -109,24 +101,6 @@ class PrivateNode(RabbitMQ):
         )
         self._sandbox = Sandbox("rabbitmq")
         self._write_files(management_port)
-
-    def speak_tls(self, certificates: Path) -> None:
-        """Have AMQP and the HTTP API on TLS ports as well, from the next start on."""
-        amqp_port, management_port = self._tls_ports
-        home = self._environment()["HOME"]
-        for name in ("ca.pem", "cert.pem", "key.pem"):
-            shutil.copy(certificates / name, self._sandbox.path / name)
-            (self._sandbox.path / name).chmod(0o600)
-        lines = [f"listeners.ssl.1 = {LOOPBACK}:{amqp_port}", f"management.ssl.port = {management_port}"]
-        lines += [f"management.ssl.ip = {LOOPBACK}"]
-        for section in ("ssl_options", "management.ssl"):
-            files = {"cacertfile": "ca.pem", "certfile": "cert.pem", "keyfile": "key.pem"}
-            lines += [f"{section}.{key} = {home}/{name}" for key, name in files.items()]
-        with (self._sandbox.path / "rabbitmq.conf").open("a") as conf:
-            conf.write("\n".join([*lines, ""]))
-        self._hand_over()
-        self.tls_url = f"amqps://{self.login}@{LOOPBACK}:{amqp_port}//"
-        self.tls_management_url = f"https://{self.login}@{LOOPBACK}:{management_port}"
 
     @property
     def pid(self) -> int | None:
@@ -173,7 +147,7 @@ class PrivateNode(RabbitMQ):
                 text=True,
                 timeout=CTL_SECONDS,
                 check=False,
-                **(self._account.popen if self._account and self._root is None else {}),
+                **(account.popen if (account := self._runs_as()) else {}),
             )
         except subprocess.TimeoutExpired as late:
             raise CommandFailed(
@@ -198,9 +172,7 @@ class PrivateNode(RabbitMQ):
             self._fail("epmd did not start")
 
     def _spawn(self, name: str, command: list[str]) -> None:
-        # A root filesystem is entered by root, and chroot becomes the other user.
-        account = self._account if self._root is None else None
-        self._sandbox.spawn(name, command, self._environment(), account=account)
+        self._sandbox.spawn(name, command, self._environment(), account=self._runs_as())
 
     def _is_alive(self) -> bool:
         # epmd ends, without a word and with status 0, when it finds another one at its port.
@@ -211,22 +183,34 @@ class PrivateNode(RabbitMQ):
         self._sandbox.kill("rabbitmq")
         self._sandbox.kill("epmd")
         failure = WayFailed if all(map(is_free, self._ports)) else PortTaken
-        raise failure(way=str(self._root or WAY), problem=f"{problem}: {said}")
+        raise failure(way=self._way(), problem=f"{problem}: {said}")
+
+    def _way(self) -> str:
+        """How errors name this node."""
+        return WAY
+
+    def _folders(self) -> list[Path]:
+        """The folders that the node's user must be able to enter."""
+        return [Path(gettempdir()), self._scripts]
+
+    def _runs_as(self) -> Account | None:
+        """The user as whom to start the processes; None for ours."""
+        return self._account
+
+    def _home(self) -> str:
+        """The node's directory, as the node sees it."""
+        return str(self._sandbox.path)
+
+    def _path(self) -> str:
+        return f"{self._scripts}:{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
     def _command(self, program: str, *args: str) -> list[str]:
-        if self._root is None:
-            return [shutil.which(program, path=self._environment()["PATH"]) or program, *args]
-        # Who is not root may still be root in a namespace of users.
-        namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
-        user = f"{self._account.uid}:{self._account.gid}" if self._account else ""
-        shell = ["sh", "-ec", IN_ROOT, "sh", str(self._root), str(self._sandbox.path), user]
-        return ["unshare", *namespaces, "--propagation", "private", *shell, program, *args]
+        return [shutil.which(program, path=self._path()) or program, *args]
 
     def _environment(self) -> dict[str, str]:
-        home = str(self._sandbox.path) if self._root is None else "/mnt"
-        path = f"{self._scripts}:{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+        home = self._home()
         return {
-            "PATH": path if self._root is None else f"{self._scripts}:{SYSTEM_PATH}",
+            "PATH": self._path(),
             "HOME": home,  # of the Erlang cookie
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": str(self._epmd_port),

@@ -7,8 +7,8 @@ import tempfile
 
 import pytest
 
-from celery_dlx_retry.testing import apt
 from celery_dlx_retry.testing.sandbox import WayFailed
+from tests.provision import apt
 
 
 @pytest.fixture

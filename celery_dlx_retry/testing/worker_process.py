@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.errors import DLXError
-from celery_dlx_retry.testing.databases import of_this_test
+from celery_dlx_retry.testing.django import of_this_test
 from celery_dlx_retry.testing.sandbox import Sandbox, wait_until
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.testing.broker import CommandFailed, RabbitMQ
-from celery_dlx_retry.testing.node import PORT_ATTEMPTS, PortTaken, PrivateNode, find_scripts
+from celery_dlx_retry.testing.local_node import started
 from celery_dlx_retry.testing.sandbox import WayFailed, wait_until
+from tests.provision.node import PrivateNode, find_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,18 +23,12 @@ WHOLE_SECONDS = 90.0
 def start_cluster(root: Path | None = None, *, size: int = SIZE) -> Cluster:
     """Start nodes of the installed RabbitMQ, or of the one in the root filesystem ``root``, and join them."""
     scripts = find_scripts(root)
-    for attempts_left in reversed(range(PORT_ATTEMPTS)):
+
+    def make() -> Cluster:
         first = ClusterNode(scripts, root=root)
-        cluster = Cluster([first, *(ClusterNode(scripts, root=root, first=first) for _ in range(size - 1))])
-        try:
-            cluster.form()
-        except BaseException as exc:
-            cluster.close()
-            if not (isinstance(exc, PortTaken) and attempts_left):
-                raise
-        else:
-            return cluster
-    raise AssertionError
+        return Cluster([first, *(ClusterNode(scripts, root=root, first=first) for _ in range(size - 1))])
+
+    return started(make, Cluster.form)
 
 
 class ClusterNode(PrivateNode):
@@ -43,10 +38,10 @@ class ClusterNode(PrivateNode):
         super().__init__(scripts, root=root, login=first.login if first else "")
         self._first = first
         if first is not None:
-            self._epmd_port = first._epmd_port  # noqa: SLF001 - one of us
+            self._epmd_port = first._epmd_port
             cookie = self._sandbox.path / ".erlang.cookie"
             cookie.chmod(0o600)
-            cookie.write_text((first._sandbox.path / cookie.name).read_text())  # noqa: SLF001
+            cookie.write_text((first._sandbox.path / cookie.name).read_text())
             cookie.chmod(0o400)
 
         # RabbitMQ 3 keeps its queues' names in Mnesia: whoever is cut off from the majority has to stop by itself.

@@ -12,7 +12,6 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.errors import DLXError
-from celery_dlx_retry.testing.apt import apt_install, one_at_a_time
 from celery_dlx_retry.testing.rabbitmq import to_stderr
 from celery_dlx_retry.testing.sandbox import (
     LOOPBACK,
@@ -24,6 +23,7 @@ from celery_dlx_retry.testing.sandbox import (
     wait_until,
 )
 from celery_dlx_retry.values.broker_urls import read_url, shown_url
+from tests.provision.apt import apt_install, one_at_a_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
