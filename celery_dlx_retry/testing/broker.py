@@ -1,4 +1,4 @@
-"""What tests and the demo may do with a RabbitMQ, wherever it came from."""
+"""What a test may do with a RabbitMQ: one that was given, or one that was started for it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class NotOurs(DLXError):
     """``action``, ``url``."""
 
     sentence = (
-        "{action}() is not for the RabbitMQ at {url}: it was given, so it is used and not handled. "
-        "Unset DLX_TEST_BROKER_URL to have one that may be stopped."
+        "{action}() is not for the RabbitMQ at {url}: it was given, so tests use it and do not control it. "
+        "Unset DLX_TEST_BROKER_URL to have one that tests may stop."
     )
 
 
@@ -36,14 +36,16 @@ class CommandFailed(DLXError):
 
 
 class RabbitMQ:
-    """A RabbitMQ that was given: usable, but not ours to stop. What we start ourselves is a subclass.
+    """A RabbitMQ that was given. You can use it, but not stop it. Brokers that are started here are subclasses.
 
-    ``url`` is its AMQP URL and ``management_url`` that of its HTTP API, if there is one; ``version`` is what it
-    told in the AMQP handshake. Leaving ``with`` ends whatever was started for it, and removes its data.
+    ``url`` is its AMQP URL and ``management_url`` the URL of its HTTP API, if it has one. ``version`` is from the AMQP
+    handshake. The end of the ``with`` block ends what was started, and removes its data.
     """
 
     origin: ClassVar[str] = "url"
     can_restart: ClassVar[bool] = False
+    #: The URLs of all that are in a ``with`` block: tests may send to these.
+    in_use: ClassVar[list[str]] = []
 
     def __init__(self, url: str, *, management_url: str | None = None) -> None:
         self.url = url
@@ -54,9 +56,11 @@ class RabbitMQ:
         return f"<RabbitMQ {self.version} {self.shown_url} from {self.origin}>"
 
     def __enter__(self) -> Self:
+        self.in_use.append(self.url)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.in_use.remove(self.url)
         self.close()
 
     @property
@@ -82,7 +86,7 @@ class RabbitMQ:
         raise NotOurs(action="kill", url=self.shown_url)
 
     def pause(self) -> None:
-        """Freeze: connections stay open and nobody answers."""
+        """Freeze: connections stay open and get no answer."""
         raise NotOurs(action="pause", url=self.shown_url)
 
     def resume(self) -> None:
@@ -97,11 +101,11 @@ class RabbitMQ:
         """End what was started for it."""
 
     def answers(self, *, within: float = 5.0) -> bool:
-        """Say whether an AMQP connection can be opened, and learn the version by the way."""
+        """Return whether an AMQP connection can be opened; if so, set ``version``."""
         return not self.problem(within=within)
 
     def problem(self, *, within: float = 5.0) -> str:
-        """Say why no AMQP connection can be opened; empty if one can."""
+        """Return why no AMQP connection can be opened; empty if one can."""
         with Connection(self.url, connect_timeout=within) as connection:
             try:
                 opened = connection.transport.establish_connection()

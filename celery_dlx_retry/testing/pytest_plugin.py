@@ -38,9 +38,9 @@ def dlx_rabbitmq(pytestconfig: pytest.Config) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture
-def dlx() -> Iterator[Recorder]:
+def dlx(pytestconfig: pytest.Config) -> Iterator[Recorder]:
     """What becomes of tasks in this test, in which nothing waits: ``dlx.assert_retried(task, delays=[1, 2, 4])``."""
     from celery_dlx_retry.testing.recorder import record  # noqa: PLC0415
 
-    with record() as recorder:
+    with record(broker=pytestconfig.getini("dlx_broker_url")) as recorder:
         yield recorder

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.testing.assertions import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
+from celery_dlx_retry.testing.broker_check import known_brokers, only_to_known_brokers
 from celery_dlx_retry.testing.patches import hooked
 from celery_dlx_retry.testing.records import RecordFile
 from celery_dlx_retry.testing.sandbox import wait_until
@@ -21,12 +22,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def record() -> Iterator[Recorder]:
-    """Record what becomes of tasks, and let none of them wait, until the block ends."""
+def record(*, broker: str = "") -> Iterator[Recorder]:
+    """Record what becomes of tasks, and let none of them wait, until the block ends.
+
+    ``broker`` is the URL of a broker that the test may send to, besides every RabbitMQ of ``provide()`` and
+    ``dlx_rabbitmq``.
+    """
     with TemporaryDirectory(prefix="celery-dlx-retry-") as folder:
         file = RecordFile(Path(folder) / "records")
-        with hooked(file):
-            yield Recorder(file)
+        recorder = Recorder(file, broker=broker)
+        with only_to_known_brokers(recorder.brokers, file.refuse), hooked(file):
+            yield recorder
 
 
 class Recorder:
@@ -36,8 +42,13 @@ class Recorder:
     worker are waited for until they have come to their end, ``within`` so many seconds.
     """
 
-    def __init__(self, file: RecordFile) -> None:
+    def __init__(self, file: RecordFile, *, broker: str = "") -> None:
         self._file = file
+        self._given = [broker] if broker else []
+
+    def brokers(self) -> list[str]:
+        """Return the URLs of the brokers that the test may send to."""
+        return [*self._given, *known_brokers()]
 
     @property
     def records(self) -> list[Record]:
@@ -51,6 +62,8 @@ class Recorder:
         It finds modules where this process does, and takes these flags besides. In a Django project it opens the test's
         databases; a test that has none is told so if a task opens one.
         """
+        if broker:
+            self._given.append(broker)
         with running_worker(app, *flags, records=self._file.path, broker=broker):
             yield
         if self._file.refusal:

@@ -37,6 +37,7 @@ PROJECT = {
     "pytest.ini": """
         [pytest]
         DJANGO_SETTINGS_MODULE = settings
+        dlx_broker_url = @url@
         """,
 }
 WITH_A_DATABASE = """

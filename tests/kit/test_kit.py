@@ -353,6 +353,72 @@ def without_ids(line):
     return re.sub(r"\b[0-9a-f]{8}\b", "<id>", line)
 
 
+WRONG = {
+    "shop.py": """
+        from celery import Celery
+        from celery_dlx_retry import DLXRetryTask
+
+        app = Celery("shop", broker="amqp://guest:geheim@127.0.0.1:1//")
+
+        @app.task(base=DLXRetryTask)
+        def charge():
+            pass
+        """,
+    "elsewhere/conftest.py": """
+        import pytest
+        from shop import app
+
+        @pytest.fixture(scope="session", autouse=True)
+        def broker_url(dlx_rabbitmq):
+            app.conf.broker_url = dlx_rabbitmq.url
+        """,
+    "test_shop.py": """
+        import contextlib
+        from shop import app, charge
+
+        def test_no_broker(dlx):
+            charge.delay()
+
+        def test_its_error_is_swallowed(dlx):
+            with contextlib.suppress(Exception):
+                charge.delay()
+            dlx.assert_retried(charge, delays=[])
+
+        def test_eager(dlx):
+            app.conf.task_always_eager = True
+            charge.delay()
+            app.conf.task_always_eager = False
+            dlx.assert_succeeded(charge)
+
+        def test_too_late(dlx, dlx_rabbitmq):
+            app.conf.broker_url = dlx_rabbitmq.url
+            charge.delay()
+        """,
+}
+TO = "WrongBroker: A task was about to be sent to 127.0.0.1:1, virtual host '/', but this test"
+
+
+@pytest.mark.parametrize("has_broker", [False, True])
+def test_a_test_that_would_send_to_another_broker_fails_at_once_with_one_sentence(broker, tmp_path, has_broker):
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path, WRONG)
+
+    selected = [] if has_broker else ["-k", "not too_late"]
+    told = run_pytest(
+        tmp_path, "-p", "no:django", "--durations=0", "-vv", *selected, broker=broker if has_broker else None
+    )
+
+    assert max(float(seconds) for seconds in re.findall(r"^([\d.]+)s call", told, re.MULTILINE)) < 5
+    assert "geheim" not in told
+    if has_broker:
+        assert told.count(f" - celery_dlx_retry.testing.broker_check.{TO}'s broker is 127.0.0.1:") == 2, told
+        assert "3 failed, 1 passed" in told
+    else:
+        assert f"{TO} has no broker. Set app.conf.broker_url = dlx_rabbitmq.url before the app first sends" in told
+        assert "2 failed, 1 passed" in told, told
+    assert f"AssertionError: {TO.removeprefix('WrongBroker: ')}" in told, "the error that was swallowed"
+
+
 DJANGO = {
     "settings.py": """
         SECRET_KEY = "x"
