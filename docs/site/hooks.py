@@ -31,7 +31,7 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "reporting-vulnerabilities.md": "SECURITY.md",
 }
-MANY_COLUMNS = 5
+MANY_COLUMNS, MOST_COLUMNS = 5, 10
 CONTENTS = "docs/contents.md"
 STYLE = "docs/site/style.css"
 REPOSITORY = re.findall(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
@@ -92,7 +92,7 @@ def _labelled(table: ET.Element) -> ET.Element:
         for column, cell in zip(columns, row.findall("td"), strict=False):
             if column:
                 cell.set("data-column", column)
-    count = len(columns) if len(columns) < MANY_COLUMNS else "many"
+    count = "most" if len(columns) >= MOST_COLUMNS else "many" if len(columns) >= MANY_COLUMNS else len(columns)
     wrapped = ET.Element("div", {"class": f"table columns-{count}"})
     wrapped.append(table)
     return wrapped
