@@ -5,15 +5,15 @@ from __future__ import annotations
 from celery_suite.compare import Difference
 
 WRAPPED_TRACER = (
-    "A task of ours wraps the tracer that Celery gives it, so `task.__trace__` is not the object that was set."
+    "Our task class wraps the tracer that Celery gives it, so `task.__trace__` is not the object that was set."
 )
 WRAPPED_HOOK = (
-    "A task of ours wraps `before_start`, so that its failure is kept. "
-    "The hook is called, but a `Mock` in its place cannot be asked for its calls through the task."
+    "Our task class wraps `before_start` to keep its failures. "
+    "The hook is called, but the test cannot read the calls of its `Mock` through the task."
 )
 NAMED_CLASS = (
     "Celery gives `DjangoTask` only to apps that name no task class, and this job names ours. "
-    "Our tasks have `delay_on_commit()` and `apply_async_on_commit()` all the same."
+    "Our tasks still have `delay_on_commit()` and `apply_async_on_commit()`."
 )
 LATE = "`acks_late` is on by default: a task is acknowledged when it has ended, not when it starts."
 
