@@ -11,7 +11,7 @@ from unittest.mock import patch
 from celery import Celery
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.address import places, shown
+from celery_dlx_retry.broker.address import addresses, shown
 from celery_dlx_retry.errors import ConfigurationError
 from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.rabbitmq import URL
@@ -63,8 +63,8 @@ def known_brokers() -> list[str]:
 def _problem(connection: Connection, urls: list[str]) -> WrongBroker | None:
     if connection.transport_cls in _LOCAL:
         return None
-    known = [place for url in urls for place in _places(url)]
-    if known and set(places(connection)) <= set(known):
+    known = [address for url in urls for address in _addresses(url)]
+    if known and set(addresses(connection)) <= set(known):
         return None
     others = " or ".join(dict.fromkeys(map(str, known)))
     return WrongBroker(
@@ -72,6 +72,6 @@ def _problem(connection: Connection, urls: list[str]) -> WrongBroker | None:
     )
 
 
-def _places(url: str) -> list[BrokerAddress]:
+def _addresses(url: str) -> list[BrokerAddress]:
     with Connection(url) as connection:
-        return places(connection)
+        return addresses(connection)
