@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.app import event_log  # noqa: F401 - it subscribes
+from celery_dlx_retry.app import (
+    event_log,  # noqa: F401 - it subscribes
+    short_waits,
+)
 from celery_dlx_retry.app.configuration import configured
 from celery_dlx_retry.app.failure_pause import FailurePauses, Pace, place_of
 from celery_dlx_retry.app.known_delays import announced_delays, validate_delays
@@ -256,14 +259,18 @@ class AppContext:
         """
         # A lane that may be full is for retries, which have a budget; an appointment would be refused for nothing.
         has_room = wish is WaitKind.RETRY or self.settings.max_waiting is None
-        choice = choose(
-            delay_ms,
+        choose_for = functools.partial(
+            choose,
             wish=wish,
             announced=self.exact_lanes if has_room else frozenset(),
             grid=self.settings.grid,
             limit_ms=self.settings.max_delay_ms,
             ladder=self.ladder,
         )
+        choice = choose_for(delay_ms)
+        is_short = wish is WaitKind.RETRY and short_waits.are_on()
+        if is_short:
+            choice = choose_for(0)
         if isinstance(choice, LaneRoute):
             choice = LaneRoute(self.lanes.answering_ms(queue, choice.length_ms))
         self._ensure(queue, ladder=isinstance(choice, LadderRoute), quickly=quickly)
@@ -271,7 +278,8 @@ class AppContext:
         there = route(choice, self.names, queue, ladder=self.ladder, lane_expires_ms=expires_ms)
         if expires_ms and there.lane is not None:
             self.leases.renew(self.quick_publisher if quickly else self.publisher, self.names, there.lane)
-        return replace(there, needs=self._around(queue) | there.needs)
+        length_ms = delay_ms if is_short else there.length_ms
+        return replace(there, length_ms=length_ms, needs=self._around(queue) | there.needs)
 
     def mend_ladder(self) -> None:
         """Declare, or check, all rungs again: one is known to be gone. Once for all messages that come at once."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from celery_dlx_retry.app import short_waits
 from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
 from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LaneCreation, make_lanes
 from celery_dlx_retry.errors import LanesBusy, NoAnswer
@@ -45,6 +47,9 @@ class Lanes:
         length = self._plain_length(delay_ms)
         if length is None:
             return None
+        if short_waits.are_on():
+            shortest = self._plain_length(0)
+            return None if shortest is None else replace(self._way(queue, shortest), length_ms=delay_ms)
         return self._way(queue, self.answering_ms(queue, length))
 
     def answering_ms(self, queue: WorkQueue, length_ms: int) -> int:

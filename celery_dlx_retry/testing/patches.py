@@ -1,14 +1,17 @@
-"""Where a test listens and takes the waits away: a retry is asked for, a message is buried, a way is chosen.
+"""Record what becomes of tasks, and take the waits away, for as long as a test lasts.
 
-Nothing in the package knows of it. The hooks are on classes and not on one app: they also reach the apps and workers
-that were there before, and those that come later.
+A worker of a test takes the same way as in production. Its retries and dead letters are recorded from our events, the
+rest from Celery's signals. Only a run without a worker is different: it has no broker, so its retries and dead letters
+are recorded here and not published.
+
+All of it is per process and not per app: it also reaches the apps and workers that exist before, and those that come
+later.
 """
 
 from __future__ import annotations
 
 import functools
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -20,11 +23,10 @@ from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
 
 from celery_dlx_retry.app.clock import delay_ms
 from celery_dlx_retry.app.context import AppContext
-from celery_dlx_retry.app.known_lanes import Lanes
+from celery_dlx_retry.app.short_waits import short_waits
+from celery_dlx_retry.events import DeadLettered, RetryScheduled, subscribe, unsubscribe
 from celery_dlx_retry.testing.records import Record
-from celery_dlx_retry.topology.lanes import lane_ms
 from celery_dlx_retry.topology.names import WorkQueue
-from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.wire.headers import first_failed_at_ms, own_headers
 from celery_dlx_retry.wire.message import Message
 from celery_dlx_retry.worker import task as task_module
@@ -32,18 +34,16 @@ from celery_dlx_retry.worker import task_decision as decision
 from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.patch_detection import is_internal
 from celery_dlx_retry.worker.process_budget import pay_in
-from celery_dlx_retry.worker.request import DLXRequest
 from celery_dlx_retry.worker.run_state import DeliveryInfo, is_ours, run_state_of
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_dlx_retry.events import Event
     from celery_dlx_retry.testing.records import RecordFile
-    from celery_dlx_retry.topology.wait_route import WaitRoute
-    from celery_dlx_retry.wire.dead_record import DeadRecord
 
-# The queue of what runs without one.
+# The queue of a run that has none.
 EAGER = WorkQueue(name="eager")
 
 
@@ -63,14 +63,14 @@ def hooked(file: RecordFile) -> Iterator[None]:
         test_worker_started: lambda consumer, **_: _stop_soon(consumer),
     }
     with ExitStack() as stack:
+        stack.enter_context(short_waits())
+        subscribe(hooks.on_event)
+        stack.callback(unsubscribe, hooks.on_event)
         for owner, name, wrap in (
-            (DLXRetryTask, "retry", hooks.retry),
-            (DLXRequest, "_retry", hooks.retry_in_main),
+            (DLXRetryTask, "retry", hooks.retry_without_worker),
             (AppContext, "publish_dead", hooks.publish_dead),
-            (AppContext, "wait_route", hooks.wait_route),
         ):
             stack.enter_context(patch.object(owner, name, wrap(getattr(owner, name))))
-        stack.enter_context(patch.object(Lanes, "plain", lambda *_: None))  # so that each asks way_for
         stack.enter_context(patch.object(decision, "first_failed_at_ms", hooks.first_failed_at_ms))
         stack.enter_context(patch.object(task_module, "make", _now))
         for signal, listener in listeners.items():
@@ -83,8 +83,33 @@ class _Hooks:
     def __init__(self, file: RecordFile) -> None:
         self._file = file
 
-    def retry(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around ``DLXRetryTask.retry``."""
+    def on_event(self, event: Event) -> None:
+        """Record what a worker has published, when the broker has confirmed it."""
+        if isinstance(event, RetryScheduled):
+            self._file.add(
+                Record(
+                    event="retried",
+                    task=event.task,
+                    task_id=event.task_id,
+                    attempt=event.retry,
+                    delay_ms=event.delay_ms,
+                    error=event.error,
+                )
+            )
+        elif isinstance(event, DeadLettered):
+            self._file.add(
+                Record(
+                    event="dead",
+                    task=event.task,
+                    task_id=event.task_id,
+                    attempt=event.attempts,
+                    reason=str(event.reason),
+                    error=": ".join(filter(None, [event.error_type, event.error])),
+                )
+            )
+
+    def retry_without_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Around ``DLXRetryTask.retry``: record a retry that Celery runs in the same process, or on another broker."""
 
         @functools.wraps(original)
         def retry(task: Any, *args: Any, **options: Any) -> Any:
@@ -100,7 +125,7 @@ class _Hooks:
 
     def _note_retry(self, task: Any, asked: Retry) -> None:
         request, when, error = task.request, asked.when, asked.exc
-        if request.called_directly:
+        if request.called_directly or (is_ours(request) and not request.is_eager):
             return
         if is_ours(request):
             attempt = run_state_of(request)
@@ -118,67 +143,18 @@ class _Hooks:
             )
         )
 
-    def retry_in_main(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Around ``DLXRequest._retry``, for what the pool's process did not live to say."""
-
-        @functools.wraps(original)
-        def retry(request: Any, error: BaseException, delay_ms: int, exc_info: Any) -> None:
-            original(request, error, delay_ms, exc_info)
-            attempt = request._context.retries + 1  # noqa: SLF001 - it is ours
-            self._file.add(
-                Record(
-                    event="retried",
-                    task=request.name,
-                    task_id=request.id,
-                    attempt=attempt,
-                    delay_ms=delay_ms,
-                    error=text_of(error),
-                )
-            )
-
-        return retry
-
     def publish_dead(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Around ``Runtime.publish_dead``."""
+        """Around ``AppContext.publish_dead``: a run without a worker has no queue to publish to."""
 
         @functools.wraps(original)
-        def publish_dead(
-            context: AppContext, message: Message, queue: WorkQueue, record: DeadRecord, **how: Any
-        ) -> None:
+        def publish_dead(context: AppContext, message: Message, queue: WorkQueue, *args: Any, **how: Any) -> None:
             if queue is not EAGER:
-                original(context, message, queue, record, **how)
-            self._file.add(
-                Record(
-                    event="dead",
-                    task=record.task,
-                    task_id=record.task_id,
-                    attempt=record.attempts,
-                    reason=str(record.reason),
-                    error=": ".join(filter(None, [record.error_type, record.error])),
-                )
-            )
+                original(context, message, queue, *args, **how)
 
         return publish_dead
 
-    def wait_route(self, original: Callable[..., WaitRoute]) -> Callable[..., WaitRoute]:
-        """Around ``Runtime.way_for``: retries take the shortest lane, and their headers tell the true length."""
-
-        @functools.wraps(original)
-        def wait_route(
-            context: AppContext, queue: WorkQueue, delay_ms: int, *, wish: WaitKind, quickly: bool = False
-        ) -> WaitRoute:
-            if wish is not WaitKind.RETRY:
-                return original(context, queue, delay_ms, wish=wish, quickly=quickly)
-            settings = context.settings
-            # It also raises for a delay that is too long.
-            true_ms = lane_ms(delay_ms, exact=context.exact_lanes, ratio=settings.grid, limit_ms=settings.max_delay_ms)
-            there = original(context, queue, 0, wish=WaitKind.RETRY, quickly=quickly)
-            return replace(there, length_ms=true_ms)
-
-        return wait_route
-
     def first_failed_at_ms(self, headers: Any, *, now_ms: int) -> int:
-        """In place of the one that deadlines count from: waits that did not take place have passed, nevertheless."""
+        """In place of the one that deadlines count from: the waits that were left out count as passed."""
         waits = (record.delay_ms for record in self._file.read() if record.task_id == headers.get("id"))
         return first_failed_at_ms(headers, now_ms=now_ms) - sum(waits)
 
@@ -187,7 +163,7 @@ class _Hooks:
             self._file.add(Record(event="sent", task=headers["task"], task_id=headers["id"]))
 
     def on_prerun(self, task: Any, **_: Any) -> None:
-        """Let an eager run decide as one in a worker does: with a message, if not one from a queue."""
+        """Let an eager run decide as a run in a worker does: give it a message, although it comes from no queue."""
         request = task.request
         if not request.is_eager or not isinstance(task, DLXRetryTask) or is_internal(task.name):
             return
@@ -221,7 +197,7 @@ class _Hooks:
             self._note_end(task.name, task_id, task.request.retries, state)
 
     def on_failure(self, sender: Any, task_id: str, exception: Any, **_: Any) -> None:
-        """In whichever process Celery learnt of it."""
+        """Celery sends it in the pool process, or in the main process if the pool process is gone."""
         self._note_end(sender.name, task_id, sender.request.retries, FAILURE, exception)
 
     def on_revoked(self, request: Any, **_: Any) -> None:
@@ -234,10 +210,10 @@ class _Hooks:
 
 
 def _stop_soon(consumer: Any) -> None:
-    """Celery's worker looks whether it is to stop at its next event, which on RabbitMQ may be ten seconds off."""
+    """Wake the worker often: Celery checks only at its next event whether to stop, up to ten seconds later."""
     (consumer.hub or consumer.timer).call_repeatedly(0.1, int)
 
 
 def _now(_task: Any, apply_async: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
-    """In place of an appointment."""
+    """In place of a countdown: send now."""
     return apply_async(args, kwargs, **{key: it for key, it in options.items() if key not in {"countdown", "eta"}})
