@@ -131,6 +131,7 @@ class SelectedLetters:
         self._seen_groups: set[str] = set()
         self._possible: list[str] = []
         self._forbidden: set[str] = set()
+        self._reading: Generator[DeadMessage, None, None] | None = None
 
     def __enter__(self) -> SelectedLetters:
         self.connection: Connection = connection_of(self.app)
@@ -142,13 +143,19 @@ class SelectedLetters:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.release()
+        try:
+            if self._reading is not None:
+                self._reading.close()  # the letters go back before the connection ends
+        finally:
+            self.connection.release()
 
-    def __iter__(self) -> Generator[DeadMessage, None, None]:
-        """Yield the letters queue by queue.
+    def __iter__(self) -> Iterator[DeadMessage]:
+        """Yield the letters queue by queue."""
+        self._reading = self._read()
+        return self._reading
 
-        This reads every letter to the end: a quorum queue puts what was read behind the rest.
-        """
+    def _read(self) -> Generator[DeadMessage, None, None]:
+        """Read every letter to the end: a quorum queue puts what was read behind the rest."""
         total, done = self.total(), 0
         for queue in self.queues():
             with self.skip_forbidden(queue), broker_iterator(self.app, browse(self.connection, queue)) as letters:
