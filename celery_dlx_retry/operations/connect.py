@@ -34,7 +34,7 @@ def broker_errors(app: Celery) -> Iterator[None]:
     try:
         yield
     except (AMQPError, KombuError, OSError) as exc:
-        problem = printable(str(exc)[:_LONGEST_TEXT]).rstrip(".")
+        problem = printable((str(exc) or type(exc).__name__)[:_LONGEST_TEXT]).rstrip(".")
         raise BrokerUnavailable(broker=shown(app.connection_for_read()), problem=problem) from exc
 
 

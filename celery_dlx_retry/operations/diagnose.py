@@ -27,7 +27,7 @@ from celery_dlx_retry.operations.connect import (
 )
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, Stopped
-from celery_dlx_retry.operations.session import open_session
+from celery_dlx_retry.operations.session import open_session, operation
 from celery_dlx_retry.topology.broker_requirements import Server
 from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
 
@@ -87,6 +87,7 @@ def _unreachable(app: Celery) -> str:
     return ""
 
 
+@operation
 def _facts(session: BrokerSession, monitor: Monitor) -> Facts:
     def step(done: int) -> None:
         monitor.progress(done, STEPS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from celery_dlx_retry.broker import prune_lanes
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import CannotPrune
+from celery_dlx_retry.operations.session import operation
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.management import Management
@@ -49,6 +50,7 @@ class PruneResult:
         return tuple(it.lane for it in self.lanes if not it.reason)
 
 
+@operation
 def plan_prune(session: BrokerSession, *, everything: bool = False) -> PrunePlan:
     """Return the empty lanes; with ``everything`` also those that the app's tasks announce.
 
@@ -63,6 +65,7 @@ def plan_prune(session: BrokerSession, *, everything: bool = False) -> PrunePlan
     return PrunePlan(empty=empty, kept=len(lanes) - len(empty))
 
 
+@operation
 def prune(session: BrokerSession, plan: PrunePlan, *, monitor: Monitor = NO_MONITOR) -> PruneResult:
     """Delete the lanes of the plan that are still empty and unused.
 

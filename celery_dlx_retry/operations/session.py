@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.lanes import existing_lanes
@@ -20,6 +21,7 @@ from celery_dlx_retry.topology.names import WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Concatenate
 
     from celery import Celery
     from kombu.connection import Connection
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.topology.names import Lane
     from celery_dlx_retry.topology.specs import Topology
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -43,25 +48,38 @@ def open_session(
     """Load the app's tasks, connect to its broker and find the HTTP API.
 
     ``queues`` are work queues, by default all of the app. ``operator`` is the user in the audit log, by default the
-    user of this process. ``on_audit`` gets each line of the audit log. An error of the broker inside the ``with`` block
-    is a BrokerUnavailable.
+    user of this process. ``on_audit`` gets each line of the audit log. Raise BrokerUnavailable if there is no
+    connection.
     """
     named = list(queues)
-    with broker_errors(app):
-        consumed = consumed_queues(app, named)
-        with connection_of(app) as connection:
+    consumed = consumed_queues(app, named)
+    with connection_of(app) as connection:
+        with broker_errors(app):
             connect(connection)
             management, reason = find_management(connection, management_url)
-            yield BrokerSession(
-                app=app,
-                connection=connection,
-                queues=consumed,
-                named=bool(named),
-                management=management,
-                no_management=reason,
-                operator=operator,
-                on_audit=on_audit,
-            )
+        yield BrokerSession(
+            app=app,
+            connection=connection,
+            queues=consumed,
+            named=bool(named),
+            management=management,
+            no_management=reason,
+            operator=operator,
+            on_audit=on_audit,
+        )
+
+
+def operation(
+    function: Callable[Concatenate[BrokerSession, Parameters], Result],
+) -> Callable[Concatenate[BrokerSession, Parameters], Result]:
+    """Decorate a function of a session: it raises BrokerUnavailable if the broker or the connection fails."""
+
+    @functools.wraps(function)
+    def run(session: BrokerSession, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with broker_errors(session.app):
+            return function(session, *args, **kwargs)
+
+    return run
 
 
 class BrokerSession:

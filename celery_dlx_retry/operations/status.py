@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from celery_dlx_retry.broker.queue_status import states
 from celery_dlx_retry.operations.app_queues import type_in_api
+from celery_dlx_retry.operations.connect import broker_errors
 from celery_dlx_retry.settings import QueueType
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class StatusReader:
 
     def read(self) -> Status:
         """Return the status now. All messages stay in their queues."""
+        with broker_errors(self._session.app):
+            return self._read()
+
+    def _read(self) -> Status:
         session = self._session
         if session.management or time.monotonic() > self._lanes_until:
             self._lanes, self._lanes_until = session.lanes(), time.monotonic() + _LANES_SECONDS

@@ -10,6 +10,7 @@ from celery_dlx_retry.broker.find_drift import find
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.work_queues import declare_if_missing, has_delayed_retry
 from celery_dlx_retry.operations.app_queues import consumed_queues
+from celery_dlx_retry.operations.session import operation
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.dead_letter_policy import dead_letter_policy
 from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
@@ -106,6 +107,7 @@ def make_plan(app: Celery, *, queues: Iterable[str] = (), ladder: bool = False) 
     )
 
 
+@operation
 def check_topology(session: BrokerSession, *, ladder: bool = False) -> Check:
     """Compare the broker with the plan. This changes nothing."""
     session.context.validate_delays()
@@ -113,6 +115,7 @@ def check_topology(session: BrokerSession, *, ladder: bool = False) -> Check:
     return Check(drifts=tuple(found), no_management=session.no_management)
 
 
+@operation
 def declare_topology(session: BrokerSession, *, ladder: bool = False) -> Declared:
     """Declare the plan, and the work queues that do not exist. Existing objects stay as they are.
 
@@ -138,6 +141,7 @@ def declare_topology(session: BrokerSession, *, ladder: bool = False) -> Declare
     return Declared(prefix=session.names.prefix, **facts)
 
 
+@operation
 def find_policies(session: BrokerSession) -> QueuePolicies:
     """Return, for each work queue, the policy that attaches a dead-letter exchange to it. This changes nothing."""
     existing = counts(session.connection, [queue.name for queue in session.queues])

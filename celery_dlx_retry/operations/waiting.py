@@ -12,6 +12,7 @@ from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.waiting import due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
+from celery_dlx_retry.operations.session import operation
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.wire.dead_record import DeadRecord
@@ -68,6 +69,7 @@ class MovedTasks:
         return not (self.kept or self.missing or self.skipped)
 
 
+@operation
 def list_waiting(
     session: BrokerSession,
     *,
@@ -112,6 +114,7 @@ def list_waiting(
     )
 
 
+@operation
 def count_waiting(session: BrokerSession, task_ids: Iterable[str]) -> int:
     """Return how many of these tasks wait in lanes that can be read."""
     found: set[str] = set()
@@ -121,6 +124,7 @@ def count_waiting(session: BrokerSession, task_ids: Iterable[str]) -> int:
     return len(found.intersection(task_ids))
 
 
+@operation
 def run_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Monitor = NO_MONITOR) -> MovedTasks:
     """Put waiting tasks on their work queues now. The others keep their places and their time."""
     publisher = session.context.publisher
@@ -140,6 +144,7 @@ def run_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Mon
     return _move(session, "waiting run", task_ids, to_work_queue, monitor=monitor)
 
 
+@operation
 def cancel_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Monitor = NO_MONITOR) -> MovedTasks:
     """Make dead letters of waiting tasks, with the reason ``requested``. A replay undoes it."""
     queues = session.app.amqp.queues

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from celery_dlx_retry.errors import BadBrokerURL, NoManagement
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, NeedsRabbitMQ, UnknownQueue
+from celery_dlx_retry.operations.prune import plan_prune
 from celery_dlx_retry.operations.session import open_session
+from celery_dlx_retry.operations.status import read_status
+from celery_dlx_retry.operations.topology import check_topology, declare_topology, find_policies
+from celery_dlx_retry.operations.waiting import cancel_waiting, count_waiting, list_waiting, run_waiting
 
 
 def test_a_session_knows_the_work_queues_and_the_names(session, prefix):
@@ -31,9 +37,32 @@ def test_a_broker_that_is_down_is_one_error_without_the_password(make_app):
     assert "geheim" not in str(caught.value)
 
 
-def test_an_error_of_the_broker_inside_the_session_is_the_same_error(app):
-    with pytest.raises(BrokerUnavailable, match="NOT_FOUND"), open_session(app) as session:
-        session.connection.default_channel.queue_declare("there is no such queue", passive=True)
+def test_an_error_of_the_caller_inside_the_session_stays_what_it_is(app):
+    with pytest.raises(FileNotFoundError), open_session(app):
+        Path("/there/is/no/such/file").read_text()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        read_status,
+        list_waiting,
+        lambda session: count_waiting(session, ["1"]),
+        lambda session: run_waiting(session, ["1"]),
+        lambda session: cancel_waiting(session, ["1"]),
+        check_topology,
+        declare_topology,
+        find_policies,
+        plan_prune,
+    ],
+)
+def test_an_operation_that_loses_its_connection_says_so_in_one_error(session, operation):
+    if operation is plan_prune and session.management is None:
+        pytest.skip("no HTTP API")
+    session.connection.default_channel.connection.transport.sock.close()
+
+    with pytest.raises(BrokerUnavailable, match=r"^The broker at .* cannot be used"):
+        operation(session)
 
 
 @pytest.mark.parametrize(

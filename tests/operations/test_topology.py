@@ -9,7 +9,7 @@ from support import eventually
 
 from celery_dlx_retry.errors import DelayTooLong
 from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.operation_errors import CannotPrune
+from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, CannotPrune
 from celery_dlx_retry.operations.prune import plan_prune, prune
 from celery_dlx_retry.operations.session import open_session
 from celery_dlx_retry.operations.topology import check_topology, declare_topology, find_policies, make_plan
@@ -67,7 +67,7 @@ def test_a_declare_that_fails_is_in_the_audit_log(session, audited, monkeypatch)
         raise ConnectionResetError
 
     monkeypatch.setattr("celery_dlx_retry.operations.topology.declare_if_missing", fail)
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(BrokerUnavailable, match="cannot be used: ConnectionResetError"):
         declare_topology(session)
 
     assert audited[-1].endswith(" outcome=interrupted")
