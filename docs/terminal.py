@@ -96,10 +96,10 @@ def recorded(*, url: str, management_url: str, folder: Path) -> dict[str, str]:
         )  # fmt: skip
     try:
         _send(url)
-        while "3 waiting in 1 lane, 3 dead" not in (shown := _run(COMMANDS["status"], folder, environment)):
+        while not _is_complete(shown := _run(COMMANDS["status"], folder, environment)):
             if worker.poll() is not None:
                 raise ChildProcessError((folder / "worker.log").read_text())
-            time.sleep(0.2)  # noqa: TID251 - until all tasks have failed
+            time.sleep(0.2)  # noqa: TID251 - until all tasks have failed and the HTTP API has counted
         return {"status": shown, "groups": _run(COMMANDS["groups"], folder, environment)}
     finally:
         worker.terminate()
@@ -125,6 +125,17 @@ def text_of(svg: str) -> list[str]:
         rows.setdefault(y, []).append((x, text))
     lines = ["".join(text for _, text in sorted(rows[y])) for y in sorted(rows)]
     return [re.sub(r"&#160;|&nbsp;|\xa0", " ", line).rstrip() for line in lines]
+
+
+def _is_complete(shown: str) -> bool:
+    """Whether all tasks have failed, the worker consumes, and the HTTP API knows each figure."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _plain(shown).splitlines() if "│" in line]
+    known = all(cell != "-" for row in rows for cell in row[2:6])
+    return known and bool(rows) and rows[0][4] == "1" and "3 waiting in 1 lane, 3 dead" in shown
+
+
+def _plain(shown: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
 
 
 def _send(url: str) -> None:
