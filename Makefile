@@ -1,10 +1,10 @@
-# make unit | test | coverage | fuzz | ends | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
+# make unit | test | coverage | fuzz | ends | compat-next | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
 #      transcripts | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: unit test coverage fuzz ends matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: unit test coverage fuzz ends compat-next matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
 
 # The fast loop: ruff on the files that differ from the main branch, and all tests that need no broker.
 unit: .venv/ready
@@ -32,6 +32,14 @@ fuzz: .venv/ready
 # The oldest and the newest Python, Celery and RabbitMQ that we support, as far as they are on this machine.
 ends: .venv/matrix
 	@$(BIN)/python tests/matrix.py ends
+
+# Whether the newest pre-releases of Celery, Kombu and py-amqp still have every private name that we use.
+compat-next:
+	@test -x build/compat-next/bin/python || $(PYTHON) -m venv build/compat-next
+	@build/compat-next/bin/python -m pip install --quiet --upgrade --pre celery kombu amqp billiard pytest
+	@build/compat-next/bin/python -m pip list | grep -E '^(celery|kombu|amqp|billiard) '
+	@PYTHONPATH=. build/compat-next/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider --noconftest -q \
+	    --import-mode=importlib tests/unit/test_celery_compat.py
 
 # Each with each, and the diagonal, into docs/compatibility.md: three quarters of an hour.
 # ENVS="smoke-py310-celery55 …" runs only these again; the page is of the last run of each.

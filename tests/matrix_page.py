@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import rabbits
 from celery_suite import page as celery_suite
 
-from celery_dlx_retry.worker import celery_compat as versions
+from celery_dlx_retry import celery_compat as versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ DIFFERENCES = """
 - `Reject(requeue=True)` in a task is Celery's own `basic.reject`, which every RabbitMQ 4 counts.
 - RabbitMQ after 4.0 shows queues and exchanges only to users who have a permission on them.
 
-[One module](../celery_dlx_retry/worker/celery_compat.py) has the code that a single Celery version needs.
+[One module](../celery_dlx_retry/celery_compat.py) has the code that a single Celery version needs.
 We remove an entry when the oldest supported Celery no longer needs it.
 
 | what Celery does | fixed in |

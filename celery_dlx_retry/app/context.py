@@ -26,6 +26,7 @@ from celery_dlx_retry.broker.expiring_lanes import LaneRenewal
 from celery_dlx_retry.broker.lanes import MAKE_SECONDS, make_lanes, make_missing_lanes
 from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher
 from celery_dlx_retry.broker.work_queues import declare_if_missing, work_queue
+from celery_dlx_retry.celery_compat import queues_by_tag
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.ladder import Ladder, rungs
@@ -195,9 +196,7 @@ class AppContext:
         info = message.delivery_info
         tag = info.get("consumer_tag")
         if tag not in self._queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
-            consumer = self.consumer.task_consumer
-            tags = consumer._active_tags  # noqa: SLF001 - nothing public tells
-            self._queues_by_tag = {tags[queue.name]: queue for queue in consumer.queues if queue.name in tags}
+            self._queues_by_tag = queues_by_tag(self.consumer.task_consumer)
         queue = self._queues_by_tag.get(tag)
         return work_queue(queue if queue is not None else self._app.amqp.queues[info.get("routing_key") or ""])
 

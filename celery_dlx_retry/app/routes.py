@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from kombu.common import Broadcast
 
+from celery_dlx_retry.celery_compat import exec_options
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,7 +32,7 @@ class NoRouter:
 
 def all_options(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a call, and of the task where the call has none, as ``apply_async`` puts them together."""
-    return {**task._get_exec_options(), **options}  # noqa: SLF001 - nothing public tells
+    return {**exec_options(task), **options}
 
 
 def routed(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dict[str, Any]:

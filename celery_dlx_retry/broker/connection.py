@@ -10,10 +10,11 @@ from amqp.exceptions import AccessRefused, AMQPError
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 
 from celery_dlx_retry.broker.address import shown
+from celery_dlx_retry.celery_compat import wrap_receive
 from celery_dlx_retry.errors import PublishForbidden, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kombu.connection import Connection
 
@@ -43,15 +44,17 @@ def _end_reads_at_half_a_frame(transport: Any) -> None:
     Without it py-amqp polls the socket for the other half in a hot loop, and the process does nothing else
     (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
     """
-    receive = transport._quick_recv  # noqa: SLF001 - py-amqp has no public way
 
-    def receive_or_time_out(size: int) -> Any:
-        try:
-            return receive(size)
-        except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
-            raise TimeoutError from exc
+    def or_time_out(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        def receive_or_time_out(size: int) -> bytes:
+            try:
+                return receive(size)
+            except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
+                raise TimeoutError from exc
 
-    transport._quick_recv = receive_or_time_out  # noqa: SLF001
+        return receive_or_time_out
+
+    wrap_receive(transport, or_time_out)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import FrameSyntaxError
 
+from celery_dlx_retry.celery_compat import encode_properties
 from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.wire.headers import without_copies
 
@@ -39,10 +40,9 @@ def encoded(  # noqa: PLR0913, PLR0917 - the order of Kombu's prepare_message
         message = channel.prepare_message(
             *(body, priority, content_type, content_encoding), without_copies(headers), properties
         )
-        octets = message._serialize_properties()  # noqa: SLF001 - py-amqp has no public way
+        encode_properties(message)
     except _ENCODING_ERRORS as exc:
         raise Unpublishable(what="its content", problem=f"raises {type(exc).__name__}") from exc
-    message._serialize_properties = lambda: octets  # noqa: SLF001 - not twice
     return message
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, ChannelError, MessageNacked, NotFound, PreconditionFailed
-from kombu.messaging import Producer
 
 from celery_dlx_retry.broker.connection import (
     BROKER_ERRORS,
@@ -22,6 +21,7 @@ from celery_dlx_retry.broker.connection import (
     open_connection,
 )
 from celery_dlx_retry.broker.encoding import bytes_of, encoded
+from celery_dlx_retry.celery_compat import HookedProducer
 from celery_dlx_retry.errors import (
     HeadersTooLong,
     Nacked,
@@ -162,7 +162,7 @@ class Publisher:
             returned.discard(_expect)
 
 
-class ConfirmedProducer(Producer):
+class ConfirmedProducer(HookedProducer):
     """The ``producer=`` for Celery's ``send_task``. It overrides every option that could lose a message."""
 
     def __init__(
@@ -264,32 +264,10 @@ class ConfirmedProducer(Producer):
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
 
-    def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
-        self,
-        body: Any,
-        priority: int | None,
-        content_type: str,
-        content_encoding: str,
-        headers: dict[str, Any],
-        properties: dict[str, Any],
-        routing_key: str,
-        mandatory: bool,  # noqa: FBT001
-        _immediate: bool,  # noqa: FBT001
-        exchange: str,
-        _declare: Any,
-        timeout: float | None = None,
-        confirm_timeout: float | None = None,
-        *_: Any,
-    ) -> None:
+    def send(self, message: tuple[Any, ...], *, exchange: str, routing_key: str, **options: Any) -> None:
         """Publish as Kombu does, but encode the whole message first."""
-        channel = self.channel
-        channel.basic_publish(
-            encoded(channel, body, priority, content_type, content_encoding, headers, properties),
-            exchange=exchange,
-            routing_key=routing_key,
-            mandatory=mandatory,
-            timeout=timeout,
-            confirm_timeout=confirm_timeout,
+        self.channel.basic_publish(
+            encoded(self.channel, *message), exchange=exchange, routing_key=routing_key, **options
         )
 
     def _reconnect(self) -> None:
@@ -314,25 +292,18 @@ class MessageCapture(ConfirmedProducer):
         self.publish_message(message, exchange="", routing_key="")
         return self.messages[-1]
 
-    def _publish(  # noqa: PLR0913, PLR0917 - Kombu's own signature
-        self,
-        body: Any,
-        priority: int | None,
-        content_type: str,
-        content_encoding: str,
-        headers: dict[str, Any],
-        properties: dict[str, Any],
-        *_: Any,
-        **__: Any,
-    ) -> None:
-        message = Message(
-            body=body,
-            content_type=content_type,
-            content_encoding=content_encoding,
-            headers=headers,
-            properties={**properties, "priority": priority},
+    def send(self, message: tuple[Any, ...], **_: Any) -> None:
+        """Keep the message."""
+        body, priority, content_type, content_encoding, headers, properties = message
+        self.messages.append(
+            Message(
+                body=body,
+                content_type=content_type,
+                content_encoding=content_encoding,
+                headers=headers,
+                properties={**properties, "priority": priority},
+            )
         )
-        self.messages.append(message)
 
 
 def _expect(*_: Any) -> None:

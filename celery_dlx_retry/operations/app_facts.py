@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.task_options import is_ours
 from celery_dlx_retry.broker.work_queues import declared_kind
+from celery_dlx_retry.celery_compat import task_class_of
 from celery_dlx_retry.doctor.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.errors import DelayTooLong
 from celery_dlx_retry.policy.policies import as_policy
@@ -103,7 +104,7 @@ def _too_long(app: Any) -> str:
 
 def _left_out(task: Any, app: Any) -> str:
     """Return the class in ``task_cls`` or ``app.Task``, if it is not Celery's and the task does not derive from it."""
-    own = next(kind for kind in app.Task.__mro__ if "_app" not in vars(kind))
+    own = task_class_of(app)
     is_celerys = own.__module__.partition(".")[0] == "celery"
     return "" if is_celerys or isinstance(task, own) else f"{own.__module__}.{own.__qualname__}"
 
@@ -118,7 +119,7 @@ def _waits_ms(task: Any) -> list[int]:
 
 def _calls_retry(task: Any) -> bool:
     """Whether the task's body contains the name ``retry``."""
-    body = inspect.unwrap(getattr(task, "_orig_run", task.run))
+    body = inspect.unwrap(task.run)
     code = getattr(body, "__code__", None)
     return isinstance(code, CodeType) and "retry" in _names_in(code)
 

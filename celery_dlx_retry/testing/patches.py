@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from celery import signals
-from celery._state import _get_active_apps
 from celery.contrib.testing.worker import test_worker_started
 from celery.exceptions import Retry
 from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
@@ -24,6 +23,7 @@ from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
 from celery_dlx_retry.app.clock import delay_ms
 from celery_dlx_retry.app.context import AppContext
 from celery_dlx_retry.app.short_waits import short_waits
+from celery_dlx_retry.celery_compat import active_apps
 from celery_dlx_retry.events import DeadLettered, RetryScheduled, subscribe, unsubscribe
 from celery_dlx_retry.testing.records import Record
 from celery_dlx_retry.topology.names import WorkQueue
@@ -50,7 +50,7 @@ EAGER = WorkQueue(name="eager")
 @contextmanager
 def hooked(file: RecordFile) -> Iterator[None]:
     """Record into this file, and let nothing wait, as long as the block lasts."""
-    for app in _get_active_apps():
+    for app in active_apps():
         app.__dict__.pop("_dlx_own", None)  # budgets and breakers remember what earlier tests did
     hooks = _Hooks(file)
     listeners = {

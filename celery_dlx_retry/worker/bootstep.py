@@ -25,6 +25,7 @@ from celery_dlx_retry.broker.declare import check
 from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
 from celery_dlx_retry.broker.work_queues import check_prefix, has_delayed_retry
+from celery_dlx_retry.celery_compat import lacks, wait_for_what_is_given
 from celery_dlx_retry.errors import (
     ConfigurationError,
     DLXError,
@@ -38,7 +39,6 @@ from celery_dlx_retry.errors import (
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.worker.celery_compat import wait_for_what_is_given
 from celery_dlx_retry.worker.main_process_publish import close_pipeline, open_pipeline
 from celery_dlx_retry.worker.unprocessable import keep_strays
 
@@ -86,6 +86,8 @@ class Topology(StartStopStep):
         except ConfigurationError as exc:
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
         if self.enabled:
+            if sentence := lacks():
+                logger.warning("%s", sentence)
             keep_strays(consumer)
         super().__init__(consumer, **options)
 

@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import PLACES, NoRouter
+from celery_dlx_retry.celery_compat import event_dispatcher
 from celery_dlx_retry.errors import RetryNotPublished
 from celery_dlx_retry.events import RetryScheduled, emit
 from celery_dlx_retry.values.escaping import escaped
@@ -111,6 +112,6 @@ class _Teller:
         fields = {**fields, "queue": self._queue, "eta": self._eta}
         try:
             with self._app.producer_or_acquire() as producer:
-                self._app.amqp._event_dispatcher.publish(kind, fields, producer, **options)  # noqa: SLF001
+                event_dispatcher(self._app).publish(kind, fields, producer, **options)
         except (OperationalError, OSError) as exc:
             logger.warning("event not sent: %s is safe, only the word of it was not heard: %s", fields["uuid"], exc)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from celery_dlx_retry.celery_compat import fixups
+
 if TYPE_CHECKING:
     from celery import Celery
 
@@ -15,7 +17,7 @@ def keep_on_commit(ours: type, app: Celery) -> None:
     """
     from celery.fixups.django import DjangoFixup  # noqa: PLC0415 - it imports the worker; each app imports it by then
 
-    if not any(isinstance(fixup, DjangoFixup) for fixup in app._fixups or ()):  # noqa: SLF001 - nothing public tells
+    if not any(isinstance(fixup, DjangoFixup) for fixup in fixups(app)):
         return
     from celery.contrib.django.task import DjangoTask  # noqa: PLC0415 - it imports Django
 

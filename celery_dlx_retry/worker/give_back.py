@@ -12,6 +12,7 @@ from amqp import spec
 from celery.exceptions import Reject
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.celery_compat import mark_requeued
 from celery_dlx_retry.events import GivenBack, emit
 
 if TYPE_CHECKING:
@@ -37,4 +38,4 @@ def emit_given_back(request: Any, *, task: str, queue: str, problem: BaseExcepti
 def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, FBT002 - in place of Kombu's reject()
     """Return a delivery by ``basic.nack``: RabbitMQ counts each ``basic.reject`` and drops the message at the 21st."""
     message.channel.send_method(spec.Basic.Nack, "Lbb", (message.delivery_tag, False, True))
-    message._state = "REQUEUED"  # noqa: SLF001 - as Kombu's own requeue() does
+    mark_requeued(message)

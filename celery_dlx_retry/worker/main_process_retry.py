@@ -13,6 +13,7 @@ from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.celery_compat import task_context
 from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
 from celery_dlx_retry.wire.headers import CRASHES, Failure, crashes_of, with_failure
 from celery_dlx_retry.wire.message import PreparedRetry
@@ -31,7 +32,7 @@ def write_retry(
 ) -> PreparedRetry:
     """Return the received message with the headers of its retry."""
     info: DeliveryInfo = request.delivery_info
-    retries = request._context.retries + 1  # noqa: SLF001 - Celery has no public name for it
+    retries = task_context(request).retries + 1
     text = text_of(error)
     failure = Failure(
         attempt=retries,
@@ -52,7 +53,7 @@ def write_retry(
 
 def announce_retry(request: DLXRequest, error: BaseException, delay_ms: int, exc_info: Any) -> None:
     """Store the state, send the event and call the hooks, as Celery does for a retry."""
-    task, context = request.task, request._context  # noqa: SLF001 - Celery has no public name for it
+    task, context = request.task, task_context(request)
     if request.store_errors:
         task.backend.mark_as_retry(request.id, error, exc_info.traceback, request=context)
     request.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)

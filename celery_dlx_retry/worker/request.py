@@ -31,6 +31,15 @@ from celery_dlx_retry.app.clock import is_due
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.app.known_delays import delay_after_crash_ms
+from celery_dlx_retry.celery_compat import (
+    clear_eta,
+    distrusts_stored_success,
+    is_ended_by_celery,
+    is_revoked_or_cancelled,
+    set_delivery_info,
+    storable,
+    task_context,
+)
 from celery_dlx_retry.errors import DLXError, Nacked, Unpublishable
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
@@ -40,7 +49,6 @@ from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
 from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import crashes_of
 from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
-from celery_dlx_retry.worker.celery_compat import storable
 from celery_dlx_retry.worker.celery_publish import emit_retry
 from celery_dlx_retry.worker.dead_letter import bury
 from celery_dlx_retry.worker.give_back import emit_given_back, nack
@@ -62,11 +70,10 @@ logger = escaped(get_logger(__name__))
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
 
 
+@distrusts_stored_success(lambda request: isinstance(request.delivery_info, DeliveryInfo))
 class DLXRequest(Request):
     """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
-    _delivery_info: dict[str, Any]
-    _eta: Any
     #: The message is a dead letter or waits in a lane; what is left of the delivery is to be acknowledged.
     _is_settled = False
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
@@ -82,19 +89,19 @@ class DLXRequest(Request):
             # Celery's worker dies of such a message, the next one too, and so on.
             raise InvalidTaskError(f"not a sound message: {exc!r}") from exc
         for name in FORGEABLE:
-            self._request_dict.pop(name, None)
+            self.request_dict.pop(name, None)
         # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
-        if (retries := self._request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
-            self._request_dict["retries"] = retries_of(self._request_dict)
-        context = context_of(self._app)
+        if (retries := self.request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
+            self.request_dict["retries"] = retries_of(self.request_dict)
+        context = context_of(self.app)
         if not context.is_rabbitmq:
             return
-        if is_due(self._eta):
+        if is_due(self.eta):
             # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
-            self._eta = None
+            clear_eta(self)
         queue, value = context.queue_of(message), message_of(message)
-        self._delivery_info = self._request_dict["delivery_info"] = DeliveryInfo(
-            as_sent(self._delivery_info, value, queue=queue, names=context.names),
+        info = DeliveryInfo(
+            as_sent(self.delivery_info, value, queue=queue, names=context.names),
             queue=queue,
             message=value,
             worker=f"{self.hostname}/{context.start_id}",
@@ -102,10 +109,13 @@ class DLXRequest(Request):
             forwards=context.is_bound(queue) and context.pipeline is not None,
             is_watched=self._is_watched(),
         )
+        set_delivery_info(self, info)
+        set_delivery_info(self, info)
+        set_delivery_info(self, info)
 
     def _is_watched(self) -> bool:
         """Whether anybody is told of the traceback of a retry: a monitor, or who has put something in our place."""
-        kind, eventer = type(self), self._eventer
+        kind, eventer = type(self), self.eventer
         if not is_function(kind.on_failure, __name__) or not all(
             is_function(it, "celery.worker.request") for it in (Request.on_failure, kind.on_retry, kind.send_event)
         ):
@@ -122,10 +132,10 @@ class DLXRequest(Request):
             then = functools.partial(self._on_forwarded, parcel, exc_info, options)
             # Its run is over. Whoever cancels what is active would end a process that is busy with another task.
             state.task_ready(self)
-            forward(context_of(self._app), parcel, self._queue, then)
+            forward(context_of(self.app), parcel, self._queue, then)
             return None
         if getattr(exc_info, "dlx_given_back", None) is not None:
-            self._give_back(exc_info.dlx_given_back, has_waited=not self._delivery_info.forwards)  # type: ignore[attr-defined]
+            self._give_back(exc_info.dlx_given_back, has_waited=not self.delivery_info.forwards)
             return None
         # Celery's tracer told nobody of it: that is left to the main process, as with a process that is gone.
         return_ok = return_ok and not getattr(exc_info, "dlx_is_untold", False)
@@ -170,12 +180,12 @@ class DLXRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
         super().on_accepted(pid, time_accepted)
-        if pid != os.getpid() and isinstance(self._delivery_info, DeliveryInfo):
-            pay_in(self.task, retries=self._request_dict.get("retries"))
+        if pid != os.getpid() and isinstance(self.delivery_info, DeliveryInfo):
+            pay_in(self.task, retries=self.request_dict.get("retries"))
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001
         """A hard time limit comes here after on_failure, which did it all; with gevent it comes here alone."""
-        if soft or not isinstance(self._delivery_info, DeliveryInfo) or not self.task.acks_late:
+        if soft or not isinstance(self.delivery_info, DeliveryInfo) or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
         logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
@@ -190,14 +200,6 @@ class DLXRequest(Request):
                 self.task.on_failure(error, self.id, self.args, self.kwargs, self._dead_of)
             except Exception:
                 logger.exception("on_failure raised task=%s id=%s", self.name, self.id)
-
-    def _success_was_stored(self) -> Any:
-        """Celery asks this when a pool process is gone, and takes any SUCCESS of the task's id for that of this run.
-
-        The id may have been used before, and no backend tells which run stored a result. So the task runs again.
-        """
-        # Not every version of Celery asks.
-        return False if isinstance(self._delivery_info, DeliveryInfo) else super()._success_was_stored()
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         """What is handed over is not rejected as well: it would be there twice."""
@@ -221,32 +223,33 @@ class DLXRequest(Request):
         self.on_failure(exc_info, **options)
 
     def _retry_is_out(self, parcel: PreparedRetry) -> None:
-        context = context_of(self._app)
+        context = context_of(self.app)
         context.paces.reached(context.lanes.place(self._queue, parcel.length_ms))
         self._is_settled = True
-        emit_retry(self._context, task=self.name, delay_ms=parcel.length_ms, queue=self._queue.name, error=parcel.error)
+        emit_retry(
+            task_context(self), task=self.name, delay_ms=parcel.length_ms, queue=self._queue.name, error=parcel.error
+        )
 
     @property
     def _queue(self) -> WorkQueue:
-        info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
+        info: DeliveryInfo = self.delivery_info
         return info.queue
 
     def _is_to_be_terminated(self) -> bool:
         """Somebody revoked this task, or a shutdown cancels it."""
-        return bool(self._already_revoked or self._already_cancelled or self._terminate_on_ack)
+        return is_ended_by_celery(self)
 
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (
-            isinstance(self._delivery_info, DeliveryInfo)
+            isinstance(self.delivery_info, DeliveryInfo)
             and not isinstance(error, _CELERYS_OWN)
             and not self.acknowledged
-            and not self._already_cancelled
-            and not self._already_revoked
+            and not is_revoked_or_cancelled(self)
         )
 
     def _is_failure(self, error: BaseException, exc_info: Any) -> bool:
         """Hand the message over; True if Celery is to handle a failure now, False if the task lives on."""
-        context = context_of(self._app)
+        context = context_of(self.app)
         if context.quick_pace.left():
             self._give_back("")  # a moment ago it could not be done, and the event loop stood still to find out
             return False
@@ -266,7 +269,7 @@ class DLXRequest(Request):
     def _give_back(self, place: str, *, has_waited: bool = False) -> None:
         """Let the delivery go back to its queue after a pause, which the event loop must not sit out."""
         state.task_ready(self)
-        context = context_of(self._app)
+        context = context_of(self.app)
         self.message.reject = functools.partial(nack, self.message)
         if has_waited or context.consumer is None:
             self.reject(requeue=True)
@@ -286,9 +289,9 @@ class DLXRequest(Request):
         if isinstance(decision, Wait):
             return False
         if isinstance(decision, Dead):
-            info: DeliveryInfo = self._delivery_info  # type: ignore[assignment]
+            info: DeliveryInfo = self.delivery_info
             bury(
-                context_of(self._app),
+                context_of(self.app),
                 info.message,
                 info.queue,
                 reason=decision.reason,
@@ -303,11 +306,11 @@ class DLXRequest(Request):
         return True
 
     def _decision(self, error: BaseException) -> Decision:
-        message = self._delivery_info.message  # type: ignore[attr-defined]
+        message = self.delivery_info.message
         # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
         has_retries = "task" in message.headers and _has_room(message)
         if isinstance(error, WorkerLostError):
-            crashes, context = crashes_of(message.headers) + 1, context_of(self._app)
+            crashes, context = crashes_of(message.headers) + 1, context_of(self.app)
             if not has_retries or crashes >= context.settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
             return Wait(delay_after_crash_ms(crashes, context.settings))
@@ -316,7 +319,7 @@ class DLXRequest(Request):
         return Dead(Reason.FAILED)
 
     def _decision_on_timeout(self, error: BaseException, *, has_retries: bool) -> Decision:
-        decision: Decision = self.task.decide(error, request=self._context)
+        decision: Decision = self.task.decide(error, request=task_context(self))
         if isinstance(decision, Wait) and has_retries:
             self._rule = decision.rule
             return charged(self.task, decision)
@@ -335,7 +338,7 @@ class DLXRequest(Request):
 
     def _is_retried_later(self, error: BaseException, wait: Wait, exc_info: Any) -> bool:
         """Whether the event loop has taken the retry over; what is left is done when it is published."""
-        context = context_of(self._app)
+        context = context_of(self.app)
         is_forwarded = can_forward(context) and context.is_bound(self._queue)
         there = context.lanes.plain(self._queue, wait.delay_ms) if is_forwarded else None
         if there is None:
@@ -354,7 +357,7 @@ class DLXRequest(Request):
         return True
 
     def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
-        context = context_of(self._app)
+        context = context_of(self.app)
         there = context.wait_route(self._queue, delay_ms, wish=WaitKind.RETRY, quickly=True)
         parcel = write_retry(self, error, there, rule=self._rule)
         with context.producer_for(there, quickly=True) as producer:

@@ -15,6 +15,7 @@ from kombu.serialization import registry
 from celery_dlx_retry.app.clock import delay_ms, now_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.task_options import bind_with_options, is_acknowledged_early
+from celery_dlx_retry.celery_compat import keep_ignore_result, protect
 from celery_dlx_retry.errors import (
     DeadLetter,
     InvalidDelay,
@@ -34,7 +35,6 @@ from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.headers import Failure, own_headers, with_failure
 from celery_dlx_retry.wire.message import PreparedRetry
-from celery_dlx_retry.worker.celery_compat import keep_ignore_result
 from celery_dlx_retry.worker.celery_publish import emit_retry, send_retry, write
 from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.dead_letter import text_of
@@ -125,9 +125,8 @@ class DLXRetryTask(Task):
         request, call = self.request, super().__call__
         # A class after ours in the MRO may have a __call__. Celery's own pushes a second request in an eager run.
         is_celerys = getattr(call, "__func__", None) is Task.__call__
-        if request.called_directly or request._protected or not is_celerys:  # noqa: SLF001 - Celery's stack protection
+        if request.called_directly or not is_celerys or protect(request):
             return call(*args, **kwargs)
-        request._protected = 1  # noqa: SLF001
         return self.run(*args, **kwargs)
 
     @property

@@ -26,11 +26,11 @@ from celery.utils.serialization import get_pickleable_etype, get_pickleable_exce
 from kombu.exceptions import EncodeError
 
 from celery_dlx_retry.app.failure_pause import place_of
+from celery_dlx_retry.celery_compat import storable, tracer_hostname
 from celery_dlx_retry.events import Recovered, emit
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_numbers import time_ms_of
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT
-from celery_dlx_retry.worker.celery_compat import storable
 from celery_dlx_retry.worker.patch_detection import is_function, is_method
 from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
 from celery_dlx_retry.worker.process_breaker import held_back, tell
@@ -278,10 +278,7 @@ def _failure(error: BaseException) -> Any:
 
 def _quick(tracer: Callable[..., Any], task: Any) -> Callable[..., Any]:
     """The same tracer with our TraceInfo; if it is not Celery's own, or made otherwise, it stays as it is."""
-    try:
-        closure = dict(zip(tracer.__code__.co_freevars, tracer.__closure__ or (), strict=False))
-        hostname = closure["hostname"].cell_contents
-    except (AttributeError, KeyError):
+    if (hostname := tracer_hostname(tracer)) is None:
         return tracer
     quick: Callable[..., Any] = trace_module.build_tracer(
         task.name, task, task.app.loader, hostname, Info=QuickTraceInfo, app=task.app

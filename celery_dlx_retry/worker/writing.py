@@ -18,9 +18,9 @@ from kombu.utils.functional import maybe_list
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import PLACES, all_options
 from celery_dlx_retry.broker.sync_publisher import PERSISTENT
+from celery_dlx_retry.celery_compat import dumps_models
 from celery_dlx_retry.wire.header_size import check_properties, has_room, room_beside
 from celery_dlx_retry.wire.message import Message
-from celery_dlx_retry.worker.celery_compat import dumps_models
 from celery_dlx_retry.worker.patch_detection import is_function, is_method
 
 if TYPE_CHECKING:

@@ -148,9 +148,7 @@ def test_one_taken_out_of_the_middle_leaves_the_others_their_places_and_their_ti
     road.send("a", "b", "c")
 
     taken = list(
-        take(
-            bench.connection, road.lane, {"b"}, producer_for=lambda seen, task: handed.append((seen.message.body, task))
-        )
+        take(bench.connection, road.lane, {"b"}, hand_over=lambda seen, task: handed.append((seen.message.body, task)))
     )
 
     assert [(bytes(body) if isinstance(body, memoryview) else body) for body, _ in handed] == [b"body of b"]
@@ -170,7 +168,7 @@ def test_what_cannot_be_handed_over_keeps_waiting(road, bench, why):
     def refuse(_seen, _task):
         raise why
 
-    ((task, problem),) = take(bench.connection, road.lane, {"a"}, producer_for=refuse)
+    ((task, problem),) = take(bench.connection, road.lane, {"a"}, hand_over=refuse)
 
     assert (task.task_id, problem) == ("a", why)
     assert list(road.arrivals(2)) == ["a", "b"]
@@ -180,7 +178,7 @@ def test_a_task_that_is_back_at_once_is_not_taken_again(bench, kind):
     road = Road(bench, kind, 60_000)
     road.send("a", "b")
 
-    taken = list(take(bench.connection, road.lane, {"a"}, producer_for=lambda *_: road.send("a")))
+    taken = list(take(bench.connection, road.lane, {"a"}, hand_over=lambda *_: road.send("a")))
 
     assert len(taken) == 1
     assert [task.task_id for task in waiting(bench.connection, road.lane)] == ["b", "a"]

@@ -29,6 +29,7 @@ LAYERS = {
     "topology": set(),
     "deadletters": set(),
     "doctor": set(),
+    "celery_compat": {"amqp", "billiard", "celery", "kombu"},
     "broker": {"amqp", "kombu"},
     "app": {"celery", "kombu"},
     "worker": {"amqp", "billiard", "celery", "click", "kombu"},  # Celery and what it stands on
@@ -36,7 +37,7 @@ LAYERS = {
 }
 #: Neither of these imports the other.
 BESIDE = {"worker", "operations"}
-PURE = list(LAYERS)[: list(LAYERS).index("broker")]
+PURE = list(LAYERS)[: list(LAYERS).index("celery_compat")]
 CLOCKS_AND_CHANCE = {"random", "secrets", "time", "uuid"}
 
 
