@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from celery_dlx_retry.testing import provide
+from tests.provision import provide
 
 PICTURES = Path(__file__).parent / "pictures"
 COMMANDS = {"status": "celery -A shop dlx status", "groups": "celery -A shop dlx dead groups"}
