@@ -32,14 +32,10 @@ class RetryScheduled:
     #: 1 is the first retry.
     retry: int
     delay_ms: int
+    error_type: str
     #: The error that is retried: ``Type: text``. Empty if ``retry()`` was called without an error.
     error: str
     worker: str
-
-    @property
-    def error_type(self) -> str:
-        """The name of the error's class."""
-        return self.error.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

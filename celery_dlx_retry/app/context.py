@@ -24,7 +24,7 @@ from celery_dlx_retry.app.task_options import check_urls, choose_again, has_amqp
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.expiring_lanes import LaneRenewal
 from celery_dlx_retry.broker.lanes import MAKE_SECONDS, make_lanes, make_missing_lanes
-from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher
+from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher, WaitingOutbox
 from celery_dlx_retry.broker.work_queues import declare_if_missing, work_queue
 from celery_dlx_retry.celery_compat import queues_by_tag
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
@@ -40,7 +40,7 @@ from celery_dlx_retry.wire.dead_record import with_record
 from celery_dlx_retry.wire.headers import ORIGINAL, Failure, with_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from celery import Celery
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.sync_publisher import ConfirmedProducer
     from celery_dlx_retry.topology.wait_route import WaitRoute
     from celery_dlx_retry.wire.dead_record import DeadRecord
-    from celery_dlx_retry.wire.message import Message, PreparedRetry
+    from celery_dlx_retry.wire.message import Message
 
 logger = escaped(get_logger(__name__))
 
@@ -95,7 +95,7 @@ class AppContext:
         self.consumer: Any = None
         #: Retries that come with results go out here, in a main process whose event loop takes the results.
         self.pipeline: Pipeline | None = None
-        self._queues_by_tag: dict[str, Queue] = {}
+        self._queues_by_tag: dict[str, WorkQueue] = {}
 
     def use_flags(self, flags: Mapping[str, Any]) -> None:
         """Let a worker's command line overrule the configuration; before anything else is asked."""
@@ -196,9 +196,10 @@ class AppContext:
         info = message.delivery_info
         tag = info.get("consumer_tag")
         if tag not in self._queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
-            self._queues_by_tag = queues_by_tag(self.consumer.task_consumer)
+            queues = queues_by_tag(self.consumer.task_consumer)
+            self._queues_by_tag = {it: work_queue(queue) for it, queue in queues.items()}
         queue = self._queues_by_tag.get(tag)
-        return work_queue(queue if queue is not None else self._app.amqp.queues[info.get("routing_key") or ""])
+        return queue or work_queue(self._app.amqp.queues[info.get("routing_key") or ""])
 
     def declare_topology(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
         """Declare, or check, all that the consumed queues need; returns it."""
@@ -291,19 +292,19 @@ class AppContext:
     def producer_for(self, there: WaitRoute, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
         """A producer for one message on its way; what it needs is declared if it is missing, and if we may."""
         publisher = self.quick_publisher if quickly else self.publisher
+        return publisher.producer(mend=self._mend(there, quickly=quickly), headers=there.headers)
 
+    def _mend(self, there: WaitRoute, *, quickly: bool) -> Callable[[Connection], None] | None:
         def mend(connection: Connection) -> None:
             declare(connection, there.needs)
             self.lanes.make_now(connection, there, within=_QUICK_LOCK_SECONDS if quickly else MAKE_SECONDS)
 
-        return publisher.producer(mend=mend if self.settings.declare else None, headers=there.headers)
+        return mend if self.settings.declare else None
 
-    def publish_retry(self, parcel: PreparedRetry, queue: WorkQueue, *, quickly: bool = False) -> None:
-        """Send a message that is written already on its way; returns when the broker has it."""
-        there = self.wait_route(queue, parcel.length_ms, wish=WaitKind.RETRY, quickly=quickly)
-        with self.producer_for(there, quickly=quickly) as producer:
-            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=there.routing_key)
-        self.published(there)
+    def outbox_for(self, there: WaitRoute, *, quickly: bool = False) -> WaitingOutbox:
+        """Return an outbox for one message on its way, which waits for the confirm; it mends what is missing, too."""
+        publisher = self.quick_publisher if quickly else self.publisher
+        return WaitingOutbox(publisher, mend=self._mend(there, quickly=quickly), headers=there.headers)
 
     def publish_dead(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
         """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""

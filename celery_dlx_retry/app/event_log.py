@@ -96,10 +96,10 @@ def log_event(event: Event) -> None:
 def extra_of(event: Event) -> dict[str, Any]:
     """Return the facts of an event as fields of a log record: ``dlx_event``, ``dlx_task`` and so on."""
     found = {"dlx_event": type(event).__name__}
-    for name in (*(it.name for it in fields(event)), "error_type", "cause"):
+    for name in (*(it.name for it in fields(event)), "cause"):
         if name not in _NOT_LOGGED and hasattr(event, name):
             value = getattr(event, name)
-            found[f"dlx_{name}"] = printable(value) if isinstance(value, str) else value
+            found[f"dlx_{name}"] = printable(value) if isinstance(value, str) and not value.isprintable() else value
     return found
 
 

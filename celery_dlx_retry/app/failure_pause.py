@@ -35,16 +35,17 @@ class FailurePauses:
     """A pace for each place that takes messages; the empty name is for a broker that was not reached at all."""
 
     def __init__(self, *, first: float, longest: float) -> None:
-        self._paces: defaultdict[str, Pace] = defaultdict(lambda: Pace(first=first, longest=longest))
+        #: Only of places that failed.
+        self.by_place: defaultdict[str, Pace] = defaultdict(lambda: Pace(first=first, longest=longest))
 
     def failed(self, where: str) -> float:
         """Seconds to wait now."""
-        return self._paces[where].failed()
+        return self.by_place[where].failed()
 
     def reached(self, where: str) -> None:
         """It took a message."""
-        self._paces.pop(where, None)
-        self._paces.pop("", None)
+        self.by_place.pop(where, None)
+        self.by_place.pop("", None)
 
 
 def place_of(problem: BaseException) -> str:

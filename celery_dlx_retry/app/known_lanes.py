@@ -38,7 +38,8 @@ class Lanes:
         self._plain: dict[tuple[str, int], WaitRoute] = {}
         #: Every retry asks for the length of its lane three times.
         self._plain_length = functools.lru_cache(_MOST_DELAYS)(self._plain_lane_ms)
-        self._seen: set[str] = set()
+        #: By exchange and routing key.
+        self._seen: set[tuple[str, str]] = set()
         self._making: dict[str, LaneCreation] = {}
         self._silent: dict[str, float] = {}
 
@@ -82,19 +83,20 @@ class Lanes:
 
     def knows(self, there: WaitRoute) -> bool:
         """Return whether this process has seen that the lane exists."""
-        return there.place in self._seen
+        return (there.exchange, there.routing_key) in self._seen
 
     def saw(self, there: WaitRoute) -> None:
         """Remember that the lane took a message."""
-        self._seen.add(there.place)
+        self._seen.add((there.exchange, there.routing_key))
 
     def saw_announced(self, queues: Iterable[WorkQueue]) -> None:
         """Remember that the announced lanes of these work queues exist."""
-        self._seen.update(self._way(queue, length_ms).place for queue in queues for length_ms in self._announced)
+        routes = (self._way(queue, length_ms) for queue in queues for length_ms in self._announced)
+        self._seen.update((route.exchange, route.routing_key) for route in routes)
 
     def forget(self, there: WaitRoute) -> None:
         """Remember that the lane is gone."""
-        self._seen.discard(there.place)
+        self._seen.discard((there.exchange, there.routing_key))
 
     def make(self, connection: Connection, there: WaitRoute) -> float:
         """Do the next step to make a plain lane; return 0 if it exists now, else the seconds until the next step."""

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
+    from celery_dlx_retry.broker.outbox import Problem, Then
     from celery_dlx_retry.wire.message import Message
 
-    Problem = PublishError | Unpublishable
-    Then = Callable[[Problem | None], None]
 
 # After a failed connect there is no new one for this time: each one blocks the event loop.
 _PAUSE_SECONDS = 1.0

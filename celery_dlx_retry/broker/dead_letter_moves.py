@@ -14,7 +14,7 @@ from amqp.serialization import dumps, loads
 from celery_dlx_retry.broker.bound_publish import WorkQueuePublisher, publish_to_queue
 from celery_dlx_retry.broker.dead_letters import reading
 from celery_dlx_retry.broker.paged_reader import PAGE
-from celery_dlx_retry.broker.sync_publisher import PROBE, kept_properties
+from celery_dlx_retry.broker.sync_publisher import PROBE
 from celery_dlx_retry.errors import Forbidden, LetterError, Unpublishable, Unroutable
 from celery_dlx_retry.wire.dead_record import for_replay, with_record
 from celery_dlx_retry.wire.header_size import check_properties, room_beside, size_of
@@ -112,7 +112,7 @@ def discard(
 
 def check_message(message: Message) -> None:
     """Raise Unpublishable if AMQP cannot carry a message to a queue, or if py-amqp could not read it there."""
-    properties = {**kept_properties(message), "content_type": message.content_type}
+    properties = {**message.kept_properties, "content_type": message.content_type}
     check_properties({**properties, "content_encoding": message.content_encoding})
     if message.properties.get("reply_to") == _FAST_REPLY:
         raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's name for a consumer of the sender")

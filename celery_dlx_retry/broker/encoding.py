@@ -9,7 +9,7 @@ from amqp.exceptions import FrameSyntaxError
 
 from celery_dlx_retry.celery_compat import encode_properties
 from celery_dlx_retry.errors import Unpublishable
-from celery_dlx_retry.wire.headers import without_copies
+from celery_dlx_retry.wire.headers import COPIES, without_copies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,10 +36,10 @@ def encoded(  # noqa: PLR0913, PLR0917 - the order of Kombu's prepare_message
 
     No byte is in the socket yet: an error in the middle of a publish would cost the connection.
     """
+    if not COPIES.isdisjoint(headers):
+        headers = without_copies(headers)
     try:
-        message = channel.prepare_message(
-            *(body, priority, content_type, content_encoding), without_copies(headers), properties
-        )
+        message = channel.prepare_message(body, priority, content_type, content_encoding, headers, properties)
         encode_properties(message)
     except _ENCODING_ERRORS as exc:
         raise Unpublishable(what="its content", problem=f"raises {type(exc).__name__}") from exc

@@ -25,7 +25,9 @@ from celery_dlx_retry.celery_compat import HookedProducer
 from celery_dlx_retry.errors import (
     HeadersTooLong,
     Nacked,
+    PublishError,
     PublishForbidden,
+    TopologyError,
     Unconfirmed,
     Unpublishable,
     Unreachable,
@@ -33,13 +35,15 @@ from celery_dlx_retry.errors import (
 )
 from celery_dlx_retry.wire.header_size import check_name, check_properties, has_room, room_beside, size_of
 from celery_dlx_retry.wire.headers import without_broker_headers
-from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.message import KEPT_PROPERTIES, Message
 from celery_dlx_retry.wire.trimmed_headers import trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kombu.connection import Connection
+
+    from celery_dlx_retry.broker.outbox import Problem, Then
 
     Mend = Callable[[Connection], None]
 
@@ -49,11 +53,7 @@ PROBE = "dlx.v1.probe"
 _NO_ROUTE = 312
 PERSISTENT = 2
 LONGEST_IDLE_SECONDS = 60.0
-# Not user_id: the broker accepts it only from that user (test_what_another_user_signed_can_be_moved).
-_KEPT_PROPERTIES = frozenset(
-    ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
-)
-_PROPERTIES = _KEPT_PROPERTIES | {"content_type", "content_encoding", "user_id"}
+_PROPERTIES = KEPT_PROPERTIES | {"content_type", "content_encoding", "user_id"}
 
 
 class Publisher:
@@ -237,7 +237,7 @@ class ConfirmedProducer(HookedProducer):
             content_type=message.content_type or "application/data",  # without one Kombu would choose an encoding, too
             content_encoding=message.content_encoding,
             compression=message.compression,
-            **kept_properties(message),
+            **message.kept_properties,
         )
 
     def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
@@ -277,6 +277,23 @@ class ConfirmedProducer(HookedProducer):
         self.revive(connection)
 
 
+class WaitingOutbox:
+    """Publishes a message and returns when the broker has confirmed it, or has not. See ``outbox.Outbox``."""
+
+    def __init__(self, publisher: Publisher, *, mend: Mend | None, headers: Mapping[str, Any] | None = None) -> None:
+        self._publisher, self._mend, self._headers = publisher, mend, headers
+
+    def publish(self, message: Message, *, exchange: str, routing_key: str, then: Then) -> None:
+        """Publish one message, wait, and call ``then``."""
+        problem: Problem | None = None
+        try:
+            with self._publisher.producer(mend=self._mend, headers=self._headers) as producer:
+                producer.publish_message(message, exchange=exchange, routing_key=routing_key)
+        except (PublishError, TopologyError, Unpublishable) as exc:
+            problem = exc
+        then(problem)
+
+
 class MessageCapture(ConfirmedProducer):
     """Keeps the messages that Celery publishes with it, for the worker's main process to publish.
 
@@ -308,8 +325,3 @@ class MessageCapture(ConfirmedProducer):
 
 def _expect(*_: Any) -> None:
     """Ignore the returned probe: no queue has its routing key."""
-
-
-def kept_properties(message: Message) -> dict[str, Any]:
-    """Return the properties that a copy of a message has."""
-    return {key: value for key, value in message.properties.items() if key in _KEPT_PROPERTIES}

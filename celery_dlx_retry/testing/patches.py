@@ -32,6 +32,7 @@ from celery_dlx_retry.wire.message import Message
 from celery_dlx_retry.worker import task as task_module
 from celery_dlx_retry.worker import task_decision as decision
 from celery_dlx_retry.worker.dead_letter import text_of
+from celery_dlx_retry.worker.outcome import Retry as RetryOutcome
 from celery_dlx_retry.worker.patch_detection import is_internal
 from celery_dlx_retry.worker.process_budget import pay_in
 from celery_dlx_retry.worker.run_state import DeliveryInfo, is_ours, run_state_of
@@ -128,9 +129,11 @@ class _Hooks:
         if request.called_directly or (is_ours(request) and not request.is_eager):
             return
         if is_ours(request):
-            attempt = run_state_of(request)
-            attempt.is_handed_over = True  # an eager one is, too: Celery's apply() runs it again
-            error = attempt.error
+            run = run_state_of(request)
+            run.outcome = RetryOutcome(
+                is_published=True
+            )  # Celery runs an eager retry by apply()
+            error = run.error
         countdown, eta = (when, None) if isinstance(when, (int, float)) else (None, when)
         self._file.add(
             Record(
@@ -190,7 +193,8 @@ class _Hooks:
             forwards=False,
             is_watched=True,
         )
-        pay_in(task, retries=request.retries)
+        if not request.retries:
+            pay_in(task)
 
     def on_postrun(self, task: Any, task_id: str, state: str, **_: Any) -> None:
         if state in {SUCCESS, IGNORED}:

@@ -208,7 +208,9 @@ def with_failure(headers: Mapping[str, Any], failure: Failure) -> dict[str, Any]
     kept = {
         **without_broker_headers(headers),
         HISTORY: "",
-        FIRST_FAILED_AT: first_failed_at_ms(headers, now_ms=failure.at_ms),
+        FIRST_FAILED_AT: (
+            first_failed_at_ms(headers, now_ms=failure.at_ms) if FIRST_FAILED_AT in headers else failure.at_ms
+        ),
     }
     room = HEADERS_BYTES - size_of(kept)
     kept[HISTORY] = _json(rows)

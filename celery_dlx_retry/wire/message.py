@@ -6,9 +6,13 @@ from collections.abc import Mapping  # noqa: TC003 - a dataclass field
 from dataclasses import dataclass, replace
 from typing import Any
 
+# Not user_id: the broker takes it from that user alone (test_what_another_user_signed_can_be_moved).
+KEPT_PROPERTIES = frozenset(
+    ("priority", "correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "cluster_id")
+)
 
-# No slots: it goes between the processes of a worker twice for every retry, and pickle asks a class with slots for its
-# fields each time.
+
+# No slots: it goes to a pool process with every task, and pickle asks a class with slots for its fields each time.
 @dataclass(frozen=True, kw_only=True)
 class Message:
     """Everything of it that a publish takes; the body is raw, never decoded."""
@@ -25,15 +29,10 @@ class Message:
         """The same message under other headers."""
         return replace(self, headers=headers)
 
-
-@dataclass(frozen=True, kw_only=True)  # no slots, as above
-class PreparedRetry:
-    """A retry that is written and not yet published: the worker's main process does that, and waits for no confirm."""
-
-    message: Message
-    length_ms: int
-    #: The error that it retries: ``Type: text``.
-    error: str
+    @property
+    def kept_properties(self) -> dict[str, Any]:
+        """The properties that a copy of the message has."""
+        return {key: value for key, value in self.properties.items() if key in KEPT_PROPERTIES}
 
 
 # What a worker needs to run a task, and its body to be decoded.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AMQPError
 from celery.bootsteps import StartStopStep
+from celery.concurrency import prefork, solo
 from celery.exceptions import WorkerShutdown
 from celery.platforms import EX_FAILURE
 from celery.utils.imports import symbol_by_name
@@ -20,7 +21,8 @@ from celery.worker.consumer.tasks import Tasks
 from celery.worker.strategy import default
 from click import ClickException
 
-from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.context import QUICK_MS, context_of
+from celery_dlx_retry.broker.async_publisher import Pipeline
 from celery_dlx_retry.broker.declare import check
 from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
@@ -39,7 +41,6 @@ from celery_dlx_retry.errors import (
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.worker.main_process_publish import close_pipeline, open_pipeline
 from celery_dlx_retry.worker.unprocessable import keep_strays
 
 if TYPE_CHECKING:
@@ -120,11 +121,28 @@ class Topology(StartStopStep):
         )  # fmt: skip
         logger.debug("topology %r", topology)
         self._return_orphans(consumer.connection, {queue.name for queue in queues})
-        open_pipeline(self._context)
+        self._open_pipeline(consumer)
 
     def stop(self, _consumer: Any) -> None:
         """Called when the worker stops, and when its connection is lost."""
-        close_pipeline(self._context)
+        pipeline, self._context.pipeline = self._context.pipeline, None
+        if pipeline is not None:
+            if state.should_stop is not None:
+                # A message whose confirm comes soon is acknowledged; the others run again.
+                pipeline.drain(within=QUICK_MS / 1000)
+            pipeline.close()
+
+    def _open_pipeline(self, consumer: Any) -> None:
+        """Let the main process publish retries, if its event loop takes the results of the pool."""
+        context = self._context
+        if consumer.hub is not None and isinstance(consumer.pool, (prefork.TaskPool, solo.TaskPool)):
+            context.pipeline = Pipeline(
+                context.connect_quickly,
+                hub=consumer.hub,
+                confirm_timeout_ms=context.settings.confirm_timeout_ms,
+                write_timeout_ms=min(context.settings.confirm_timeout_ms, QUICK_MS),
+                probe_at=context.names.lanes(),
+            )
 
     def _stand(self, connection: Connection, queues: list[Queue]) -> Objects:
         """Declare or check; wait for a quorum queue that recovers, and for other processes that make or prune lanes."""

@@ -11,12 +11,9 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import PLACES, NoRouter
 from celery_dlx_retry.celery_compat import event_dispatcher
 from celery_dlx_retry.errors import RetryNotPublished
-from celery_dlx_retry.events import RetryScheduled, emit
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.worker.writing import written
 
 if TYPE_CHECKING:
-    import functools
     from collections.abc import Callable
 
     from celery import Celery
@@ -54,33 +51,15 @@ def send_retry(
     return result
 
 
-def write(
-    task: Task, apply_async: functools.partial[Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
+def captured(
+    task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
 ) -> tuple[Any, Message]:
     """The same without the publish: return the result, and the message for the main process to publish."""
-    quickly = written(task, apply_async, options)
-    if quickly is not None:
-        return quickly
     capture = context_of(task.app).capture()
     result = apply_async(**_directed(task, options, capture, queue=queue, there=there))
     if len(capture.messages) != 1:
         raise RetryNotPublished(task=task.name)
     return result, capture.messages[0]
-
-
-def emit_retry(request: Any, *, task: str, delay_ms: int, queue: str, error: str) -> None:
-    """Emit the event of a retry that the broker has confirmed, in the process that published it."""
-    emit(
-        RetryScheduled(
-            task=task,
-            task_id=request.id,
-            queue=queue,
-            retry=request.retries + 1,
-            delay_ms=delay_ms,
-            error=error,
-            worker=request.hostname or "",
-        )
-    )
 
 
 def _directed(

@@ -86,6 +86,8 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
     def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
         if message.channel is not None and message.channel.connection is None:
             return None  # the connection is gone, and the broker delivers it again
+        if not message.headers.get("eta"):
+            return handle(message, body, ack, *args, **kwargs)
         pause = pace.left()
         try:
             left_ms = _left_ms(task.app, consumer, message)

@@ -20,12 +20,9 @@ logger = escaped(get_logger(__name__))
 
 @contextmanager
 def bounded(task: Any) -> Iterator[None]:
-    """Around a run: raise CrashLoop instead of running what has killed too many workers.
-
-    Only a redelivered message is suspect; all others cost nothing here.
-    """
+    """Around a run of a redelivered message: raise CrashLoop instead of running what has killed too many workers."""
     request, context = task.request, context_of(task.app)
-    if not request.delivery_info.get("redelivered") or not context.settings.declare:
+    if not context.settings.declare:
         yield
         return
     marks = marks_of(context.names, str(request.id), queue=request.delivery_info.queue.name)

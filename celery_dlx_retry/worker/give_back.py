@@ -6,14 +6,16 @@ task's own ``Reject(requeue=True)`` does not: it stays Celery's ``basic.reject``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from amqp import spec
 from celery.exceptions import Reject
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.celery_compat import mark_requeued
-from celery_dlx_retry.events import GivenBack, emit
+from celery_dlx_retry.worker.outcome import SETTLED, GiveBack
+from celery_dlx_retry.worker.settle import emit_given_back
 
 if TYPE_CHECKING:
     from celery_dlx_retry.worker.run_state import DeliveryInfo
@@ -21,18 +23,19 @@ if TYPE_CHECKING:
 
 def give_back(task: Any, info: DeliveryInfo, problem: BaseException, *, task_id: Any) -> Reject:
     """Return the error that ends this run. Its delivery goes back to its queue, also if a body swallows the error."""
-    info.attempt.problem = problem
-    emit_given_back(task.request, task=task.name, queue=info.queue.name, problem=problem, task_id=task_id)
+    run = info.run
+    if not isinstance(run.outcome, SETTLED):
+        run.outcome = GiveBack(place=place_of(problem))
+    worker = task.request.hostname
+    emit_given_back(task=task.name, task_id=task_id, queue=info.queue.name, worker=worker, problem=problem)
     if not info.forwards:
         context_of(task.app).pause(problem)  # else the main process pauses, and this one has other tasks to run
     return Reject(str(problem), requeue=True)
 
 
-def emit_given_back(request: Any, *, task: str, queue: str, problem: BaseException, task_id: Any = None) -> None:
-    """Emit the event of a delivery that goes back to its queue."""
-    emit(
-        GivenBack(task=task, task_id=task_id or request.id, queue=queue, problem=problem, worker=request.hostname or "")
-    )
+def raise_problem(problem: BaseException) -> NoReturn:
+    """Raise it: the caller of ``retry()`` gives the delivery back, or does what the budget says."""
+    raise problem
 
 
 def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, FBT002 - in place of Kombu's reject()

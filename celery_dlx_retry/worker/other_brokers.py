@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import Retry
-
 from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.policy.rule_retries import with_rule_retry
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, first_failed_at_ms, own_headers
 from celery_dlx_retry.worker.run_state import headers_of, run_state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from celery_dlx_retry.worker.run_state import RunState
-
-
-def retry_elsewhere(attempt: RunState, ask: Callable[..., Any], when: Mapping[str, Any]) -> Any:
-    """Ask Celery for a retry, and note that there is one: an error that follows must not be retried, too."""
-    try:
-        asked = ask(**when)
-    except Retry:
-        attempt.is_handed_over = True
-        raise
-    attempt.is_handed_over = True
-    return asked
+    from collections.abc import Mapping
 
 
 def carried_headers(headers: Mapping[str, Any] | None, request: Any) -> dict[str, Any]:

@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 from celery.app.trace import TraceInfo, trace_ok_t
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
-from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable
-from celery_dlx_retry.events import BreakerChanged, Parked, emit
+from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.events import BreakerChanged, emit
 from celery_dlx_retry.policy.breaker import Circuit, outcome_of
 from celery_dlx_retry.policy.decision import Wait
-from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.headers import PARKED_AT
 from celery_dlx_retry.worker.give_back import give_back
-from celery_dlx_retry.worker.run_state import addressed
+from celery_dlx_retry.worker.settle import Delivery, settle_parked
 
 if TYPE_CHECKING:
     from celery_dlx_retry.policy.breaker import Breaker, Outcome
@@ -70,54 +67,44 @@ class ProcessBreaker:
         )
 
 
-def switch_of(task: Any) -> ProcessBreaker | None:
+def breaker_of(task: Any) -> ProcessBreaker | None:
     """The task's own; None if it has no breaker."""
     breaker: Breaker | None = task.breaker
-    return None if breaker is None else own(task.app, lambda: ProcessBreaker(task.name, breaker), "switch", task.name)
+    return None if breaker is None else own(task.app, lambda: ProcessBreaker(task.name, breaker), "breaker", task.name)
 
 
 def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
     """None if the message may run. If not it is parked, and this is what to tell the worker's main process."""
-    switch = switch_of(task)
-    if switch is None or switch.ask():
+    breaker = breaker_of(task)
+    if breaker is None or breaker.ask():
         return None
-    try:
-        _park(task, info, delay_ms=switch.breaker.interval_ms, task_id=task_id)
-    except Unpublishable as problem:
-        # It would come back until the breaker closes. It runs, and is done or a dead letter.
-        logger.warning("not parked, runs task=%s id=%s: %s", task.name, task_id, problem)
-        return None
-    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
-        return _ended(REJECTED, give_back(task, info, problem, task_id=task_id))
-    return _ended(IGNORED, Ignore())
-
-
-def tell(task: Any, attempt: RunState, *, has_returned: bool) -> None:
-    """What became of a run: it returned, asked for a retry, or raised an error about which a decision was made."""
-    switch = switch_of(task)
-    decision: Decision | None = Wait(0) if attempt.is_handed_over else None if has_returned else attempt.decision
-    if switch is not None and (has_returned or decision is not None):
-        switch.tell(outcome_of(decision, has_policy=task.policy is not None))
-
-
-def _park(task: Any, info: DeliveryInfo, *, delay_ms: int, task_id: str) -> None:
-    """Publish the message as it is, with the time, confirmed; what is left is to acknowledge it."""
-    context = context_of(task.app)
-    there = context.wait_route(info.queue, delay_ms, wish=WaitKind.RETRY)
-    with context.producer_for(there) as producer:
-        headers = addressed(info.message.headers, info, queue=info.queue)
-        message = info.message.with_headers({**headers, PARKED_AT: now_ms()})
-        producer.publish_message(message, exchange=there.exchange, routing_key=there.routing_key)
-    context.published(there)
-    emit(
-        Parked(
-            task=task.name,
-            task_id=task_id,
-            queue=info.queue.name,
-            delay_ms=there.length_ms,
-            worker=task.request.hostname or "",
-        )
+    problems: list[BaseException] = []
+    delivery = Delivery(
+        context=context_of(task.app),
+        message=info.message,
+        queue=info.queue,
+        task=task.name,
+        task_id=task_id,
+        worker=info.worker.partition("/")[0],
+        acknowledge=int,  # the main process does, because the run is ignored
+        give_back=problems.append,
     )
+    settle_parked(delivery, delay_ms=breaker.breaker.interval_ms, address=info)
+    if not problems:
+        return _ended(IGNORED, Ignore())
+    if isinstance(problems[0], Unpublishable):
+        # It would come back until the breaker closes. It runs, and is done or a dead letter.
+        logger.warning("not parked, runs task=%s id=%s: %s", task.name, task_id, problems[0])
+        return None
+    return _ended(REJECTED, give_back(task, info, problems[0], task_id=task_id))
+
+
+def tell(task: Any, run: RunState, *, has_returned: bool) -> None:
+    """What became of a run: it returned, asked for a retry, or raised an error about which a decision was made."""
+    breaker = breaker_of(task)
+    decision: Decision | None = Wait(0) if run.is_retried else None if has_returned else run.decision
+    if breaker is not None and (has_returned or decision is not None):
+        breaker.tell(outcome_of(decision, has_policy=task.policy is not None))
 
 
 def _ended(state: str, error: Exception) -> Any:

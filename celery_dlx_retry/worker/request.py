@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery import signals
 from celery.exceptions import (
     Ignore,
     InvalidTaskError,
@@ -40,41 +43,48 @@ from celery_dlx_retry.celery_compat import (
     storable,
     task_context,
 )
-from celery_dlx_retry.errors import DLXError, Nacked, Unpublishable
+from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
 from celery_dlx_retry.wire.header_size import has_room, room_beside
-from celery_dlx_retry.wire.headers import crashes_of
+from celery_dlx_retry.wire.headers import CRASHES, crashes_of
 from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
-from celery_dlx_retry.worker.celery_publish import emit_retry
-from celery_dlx_retry.worker.dead_letter import bury
-from celery_dlx_retry.worker.give_back import emit_given_back, nack
-from celery_dlx_retry.worker.main_process_publish import can_forward, forward
-from celery_dlx_retry.worker.main_process_retry import announce_retry, write_retry
+from celery_dlx_retry.worker import outcome
+from celery_dlx_retry.worker.dead_letter import text_of
+from celery_dlx_retry.worker.give_back import nack
 from celery_dlx_retry.worker.patch_detection import is_function
 from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
+from celery_dlx_retry.worker.retry_message import copied_headers, copy_with
 from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
+from celery_dlx_retry.worker.settle import Delivery, can_call_back, emit_given_back, settle_dead, settle_retry
 from celery_dlx_retry.worker.trace import as_lost, as_raised
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_dlx_retry.app.context import AppContext
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.policy.rule_retries import RuleRetry
     from celery_dlx_retry.topology.names import WorkQueue
-    from celery_dlx_retry.wire.message import Message, PreparedRetry
+    from celery_dlx_retry.wire.message import Message
+    from celery_dlx_retry.worker.outcome import Outcome
 
 logger = escaped(get_logger(__name__))
 
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
+#: By class of a request, of which Celery makes one for each task: whether a patch may read tracebacks of retries.
+_PATCHED: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 @distrusts_stored_success(lambda request: isinstance(request.delivery_info, DeliveryInfo))
 class DLXRequest(Request):
     """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
-    #: The message is a dead letter or waits in a lane; what is left of the delivery is to be acknowledged.
+    _dlx: AppContext
+    #: The message is a dead letter or waits in a lane; what is left is to acknowledge the delivery.
     _is_settled = False
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
@@ -93,72 +103,70 @@ class DLXRequest(Request):
         # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
         if (retries := self.request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
             self.request_dict["retries"] = retries_of(self.request_dict)
-        context = context_of(self.app)
+        context = self._dlx = context_of(self.app)
         if not context.is_rabbitmq:
             return
-        if is_due(self.eta):
+        if self.eta is not None and is_due(self.eta):
             # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
             clear_eta(self)
-        queue, value = context.queue_of(message), message_of(message)
+        queue = context.queue_of(message)
+        is_bound, value = context.is_bound(queue), message_of(message)
         info = DeliveryInfo(
             as_sent(self.delivery_info, value, queue=queue, names=context.names),
             queue=queue,
             message=value,
             worker=f"{self.hostname}/{context.start_id}",
-            is_bound=context.is_bound(queue),
-            forwards=context.is_bound(queue) and context.pipeline is not None,
+            is_bound=is_bound,
+            forwards=is_bound and context.pipeline is not None,
             is_watched=self._is_watched(),
         )
         set_delivery_info(self, info)
-        set_delivery_info(self, info)
-        set_delivery_info(self, info)
 
     def _is_watched(self) -> bool:
-        """Whether anybody is told of the traceback of a retry: a monitor, or who has put something in our place."""
+        """Return whether an event monitor, or a patch of a request, reads the traceback of a retry."""
         kind, eventer = type(self), self.eventer
-        if not is_function(kind.on_failure, __name__) or not all(
-            is_function(it, "celery.worker.request") for it in (Request.on_failure, kind.on_retry, kind.send_event)
-        ):
+        if kind not in _PATCHED:
+            celerys = (Request.on_failure, kind.on_retry, kind.send_event)
+            is_celerys = all(is_function(it, "celery.worker.request") for it in celerys)
+            _PATCHED[kind] = not (is_celerys and is_function(kind.on_failure, __name__))
+        if _PATCHED[kind]:
             return True
         is_sending = eventer and eventer.enabled and self.task.send_events
         # A worker that tells of its heartbeat alone has a dispatcher, too.
         return bool(is_sending and (not eventer.groups or "task" in eventer.groups))
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """Settle what the pool's child did not, before Celery acknowledges or rejects it."""
-        parcel: PreparedRetry | None = exc_info.__dict__.pop("dlx_parcel", None)
-        if parcel is not None:
-            options = {"send_failed_event": send_failed_event, "return_ok": return_ok}
-            then = functools.partial(self._on_forwarded, parcel, exc_info, options)
-            # Its run is over. Whoever cancels what is active would end a process that is busy with another task.
-            state.task_ready(self)
-            forward(context_of(self.app), parcel, self._queue, then)
-            return None
-        if getattr(exc_info, "dlx_given_back", None) is not None:
-            self._give_back(exc_info.dlx_given_back, has_waited=not self.delivery_info.forwards)
-            return None
-        # Celery's tracer told nobody of it: that is left to the main process, as with a process that is gone.
-        return_ok = return_ok and not getattr(exc_info, "dlx_is_untold", False)
+        """Settle what the pool process did not, before Celery acknowledges or rejects it."""
+        ended: Outcome | None = exc_info.__dict__.pop("dlx_outcome", None)
         error = _error_of(exc_info)
+        if isinstance(ended, outcome.GiveBack):
+            self._give_back(ended.place, has_waited=not self.delivery_info.forwards)
+            return None
+        if isinstance(ended, outcome.Retry) and not ended.is_published:
+            # Its run is over: to cancel active tasks must not end a process that is busy with another task.
+            state.task_ready(self)
+            fail = functools.partial(self._fail, error, exc_info, send_failed_event, return_ok)
+            settle_retry(self._delivery(fail, self._retry_refused), ended)
+            return None
+        # If Celery's tracer has not reported the failure, the main process does, as with a process that is gone.
+        return_ok = return_ok and getattr(ended, "is_reported", not isinstance(ended, outcome.Unsettled))
         if isinstance(error, Terminated) and not self._is_to_be_terminated():
-            # Its process was ended for the sake of another task that had been there; Celery would acknowledge this one.
+            # Its process was ended because of another task that had been there; Celery would acknowledge this one.
             exc_info = as_lost(error)
             error = _error_of(exc_info)
-        self._is_settled = getattr(exc_info, "dlx_is_settled", False)
-        if not self._is_settled and self._is_ours_to_settle(error):
-            if isinstance(error, (SystemExit, KeyboardInterrupt)):
-                exc_info = as_lost(error)
-                error = _error_of(exc_info)
-            if state.should_terminate is not None and isinstance(error, (WorkerLostError, TimeLimitExceeded)):
-                return None  # a cold shutdown: unacknowledged, the broker delivers it again
-            self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
-            if not self._is_failure(error, exc_info):
-                return None
-            self._dead_of = exc_info if self._is_timeout_handled else None
-        return self._fail(error, exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        self._is_settled = isinstance(ended, outcome.SETTLED)
+        if self._is_settled or not self._is_ours_to_settle(error):
+            return self._fail(error, exc_info, send_failed_event, return_ok)
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            exc_info = as_lost(error)
+            error = _error_of(exc_info)
+        if state.should_terminate is not None and isinstance(error, (WorkerLostError, TimeLimitExceeded)):
+            return None  # a cold shutdown: unacknowledged, the broker delivers it again
+        self._settle(error, exc_info, functools.partial(self._fail, error, exc_info, send_failed_event, return_ok))
+        return None
 
-    def _fail(self, error: BaseException, exc_info: Any, **options: bool) -> Any:
-        """Let Celery handle the failure, and acknowledge it; of what is settled nothing is left to go wrong."""
+    def _fail(self, error: BaseException, exc_info: Any, send_failed_event: bool, return_ok: bool) -> Any:  # noqa: FBT001
+        """Let Celery handle the failure, and acknowledge it. If the message is settled, no error may come of that."""
         if self._is_settled and isinstance(error, MemoryError):
             # Celery lets the whole worker die of it, which would then be delivered again.
             self.acknowledge()
@@ -168,11 +176,11 @@ class DLXRequest(Request):
         if not isinstance(error, Exception):
             exc_info.exception = storable(error)
         try:
-            return super().on_failure(exc_info, **options)
+            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
         except Exception:
             if not self._is_settled:
                 raise
-            # A result backend, or an event. The message is safe; only the word of it did not get through.
+            # A result backend, or an event. The message is safe; only the report of it failed.
             logger.exception("after the hand-over task=%s id=%s", self.name, self.id)
             self.reject()
             return None
@@ -180,8 +188,10 @@ class DLXRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
         super().on_accepted(pid, time_accepted)
-        if pid != os.getpid() and isinstance(self.delivery_info, DeliveryInfo):
-            pay_in(self.task, retries=self.request_dict.get("retries"))
+        has_budget = (self.task.budget or self._dlx.settings.budget) is not None
+        is_first = has_budget and not self.request_dict.get("retries")
+        if is_first and pid != os.getpid() and isinstance(self.delivery_info, DeliveryInfo):
+            pay_in(self.task)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001
         """A hard time limit comes here after on_failure, which did it all; with gevent it comes here alone."""
@@ -209,26 +219,31 @@ class DLXRequest(Request):
             self.acknowledge()
             self.send_event("task-rejected", requeue=requeue)
 
-    def _on_forwarded(
-        self, parcel: PreparedRetry, exc_info: Any, options: dict[str, bool], problem: DLXError | None
-    ) -> None:
-        """The retry that came with a result is published, or not."""
+    def _delivery(self, acknowledge: Callable[[], Any], give_back: Callable[[Any], None]) -> Delivery:
+        info: DeliveryInfo = self.delivery_info
+
+        def settled() -> None:
+            self._is_settled = True
+            acknowledge()
+
+        return Delivery(
+            context=self._dlx,
+            message=info.message,
+            queue=info.queue,
+            task=self.name,
+            task_id=self.id,
+            worker=self.hostname,
+            acknowledge=settled,
+            give_back=give_back,
+            is_main=True,
+        )
+
+    def _retry_refused(self, problem: Exception) -> None:
+        """The broker did not take the retry of a pool process."""
         if isinstance(problem, Unpublishable):
             self.on_failure(as_raised(problem))  # a dead letter; the pool process has stored no failure
-            return
-        if problem is not None:
+        else:
             self._not_handed_over(problem)
-            return
-        self._retry_is_out(parcel)
-        self.on_failure(exc_info, **options)
-
-    def _retry_is_out(self, parcel: PreparedRetry) -> None:
-        context = context_of(self.app)
-        context.paces.reached(context.lanes.place(self._queue, parcel.length_ms))
-        self._is_settled = True
-        emit_retry(
-            task_context(self), task=self.name, delay_ms=parcel.length_ms, queue=self._queue.name, error=parcel.error
-        )
 
     @property
     def _queue(self) -> WorkQueue:
@@ -247,70 +262,78 @@ class DLXRequest(Request):
             and not is_revoked_or_cancelled(self)
         )
 
-    def _is_failure(self, error: BaseException, exc_info: Any) -> bool:
-        """Hand the message over; True if Celery is to handle a failure now, False if the task lives on."""
-        context = context_of(self.app)
+    def _settle(self, error: BaseException, exc_info: Any, fail: Callable[[], Any]) -> None:
+        """Hand the message over; let it ``fail`` if it is a failure now."""
+        self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
+        context = self._dlx
         if context.quick_pace.left():
-            self._give_back("")  # a moment ago it could not be done, and the event loop stood still to find out
-            return False
+            self._give_back("")  # the last publish failed and held up the event loop: wait out the pause
+            return
+        failures: list[bool] = []
         try:
-            is_failure = self._settle(error, exc_info)
+            self.apply(self._decision(error), error, exc_info, lambda: failures.append(True))
         except Exception as problem:  # noqa: BLE001 - billiard would swallow it, and the delivery would hang for ever
             context.quick_pace.failed()
             self._not_handed_over(problem)
-            return False
-        context.quick_pace.succeeded()
-        return is_failure
+        if failures:
+            self._dead_of = exc_info if self._is_timeout_handled else None
+            fail()
+
+    def _apply(self, decision: Decision, error: BaseException, exc_info: Any, fail: Callable[[], None]) -> None:
+        if isinstance(decision, Wait):
+            self._retry(error, decision, exc_info, fail)
+        elif isinstance(decision, Dead):
+            delivery = self._delivery(fail, self._not_handed_over)
+            settle_dead(delivery, reason=decision.reason, error=error, fault=decision.fault)
+        else:
+            self._is_settled = True
+            fail()
+
+    def _retry(self, error: BaseException, wait: Wait, exc_info: Any, fail: Callable[[], None]) -> None:
+        context, request = self._dlx, task_context(self)
+        route = context.lanes.plain(self._queue, wait.delay_ms)
+        if route is None or not can_call_back(context) or not context.is_bound(self._queue):
+            route = context.wait_route(self._queue, wait.delay_ms, wish=WaitKind.RETRY, quickly=True)
+        retry = outcome.Retry(delay_ms=route.length_ms, number=request.retries + 1, error=text_of(error))
+        info: DeliveryInfo = self.delivery_info
+        headers = copied_headers(info.message.headers, request, retry, self._rule)
+        if isinstance(error, WorkerLostError):
+            headers[CRASHES] = crashes_of(headers) + 1
+
+        def refused_by(problem: Exception) -> None:
+            other: Decision | None = refused(self.task, wait, problem)
+            if isinstance(problem, Unpublishable):
+                other = Dead(Reason.FAILED, problem)  # as a pool process does
+            if other is None:
+                self._not_handed_over(problem)
+            else:
+                self.apply(other, error, exc_info, fail)
+
+        acknowledge = functools.partial(self._end_retry, error, retry.delay_ms, exc_info)
+        message = copy_with(context, info.message, headers)
+        settle_retry(self._delivery(acknowledge, refused_by), replace(retry, message=message))
 
     def _not_handed_over(self, problem: Exception) -> None:
-        emit_given_back(self, task=self.name, queue=self._queue.name, problem=problem)
+        queue = self._queue.name
+        emit_given_back(task=self.name, task_id=self.id, queue=queue, worker=self.hostname, problem=problem)
         self._give_back(place_of(problem))
 
     def _give_back(self, place: str, *, has_waited: bool = False) -> None:
         """Let the delivery go back to its queue after a pause, which the event loop must not sit out."""
         state.task_ready(self)
-        context = context_of(self.app)
+        context = self._dlx
         self.message.reject = functools.partial(nack, self.message)
         if has_waited or context.consumer is None:
             self.reject(requeue=True)
         else:
             context.consumer.timer.call_after(context.paces.failed(place), self.reject, (True,))
 
-    def _settle(self, error: BaseException, exc_info: Any) -> bool:
-        """Hand the message over; True if it is a failure now, False if it lives on in a lane."""
-        decision = self._decision(error)
-        if isinstance(decision, Wait):
-            try:
-                if self._is_retried_later(error, decision, exc_info):
-                    return False
-                decision = self._retried(error, decision, exc_info)
-            except Unpublishable as problem:
-                decision = Dead(Reason.FAILED, problem)  # as a pool process does
-        if isinstance(decision, Wait):
-            return False
-        if isinstance(decision, Dead):
-            info: DeliveryInfo = self.delivery_info
-            bury(
-                context_of(self.app),
-                info.message,
-                info.queue,
-                reason=decision.reason,
-                error=error,
-                fault=decision.fault,
-                worker=self.hostname,
-                task=self.name,
-                task_id=self.id,
-                quickly=True,
-            )
-        self._is_settled = True
-        return True
-
     def _decision(self, error: BaseException) -> Decision:
         message = self.delivery_info.message
         # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
         has_retries = "task" in message.headers and _has_room(message)
         if isinstance(error, WorkerLostError):
-            crashes, context = crashes_of(message.headers) + 1, context_of(self.app)
+            crashes, context = crashes_of(message.headers) + 1, self._dlx
             if not has_retries or crashes >= context.settings.crash_limit:
                 return Dead(Reason.WORKER_LOST)
             return Wait(delay_after_crash_ms(crashes, context.settings))
@@ -325,54 +348,28 @@ class DLXRequest(Request):
             return charged(self.task, decision)
         return decision if isinstance(decision, LetFail) else Dead(Reason.TIMEOUT)
 
-    def _retried(self, error: BaseException, wait: Wait, exc_info: Any) -> Decision:
-        """The wait, if it is in a lane now; what else is to be done with it, if that lane is full."""
-        try:
-            self._retry(error, wait.delay_ms, exc_info)
-        except Nacked as problem:
-            other = refused(self.task, wait, problem)
-            if other is None:
-                raise
-            return self._retried(error, other, exc_info) if isinstance(other, Wait) else other
-        return wait
-
-    def _is_retried_later(self, error: BaseException, wait: Wait, exc_info: Any) -> bool:
-        """Whether the event loop has taken the retry over; what is left is done when it is published."""
-        context = context_of(self.app)
-        is_forwarded = can_forward(context) and context.is_bound(self._queue)
-        there = context.lanes.plain(self._queue, wait.delay_ms) if is_forwarded else None
-        if there is None:
-            return False
-        parcel = write_retry(self, error, there, rule=self._rule)
-
-        def then(problem: DLXError | None) -> None:
-            if problem is None:
-                self._end_retry(error, parcel, exc_info)
-            elif isinstance(problem, Unpublishable):
-                self.on_failure(as_raised(problem))  # a dead letter
-            else:
-                self._not_handed_over(problem)
-
-        forward(context, parcel, self._queue, then)
-        return True
-
-    def _retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
-        context = context_of(self.app)
-        there = context.wait_route(self._queue, delay_ms, wish=WaitKind.RETRY, quickly=True)
-        parcel = write_retry(self, error, there, rule=self._rule)
-        with context.producer_for(there, quickly=True) as producer:
-            producer.publish_message(parcel.message, exchange=there.exchange, routing_key=there.routing_key)
-        self._end_retry(error, parcel, exc_info)
-
-    def _end_retry(self, error: BaseException, parcel: PreparedRetry, exc_info: Any) -> None:
-        self._retry_is_out(parcel)
+    def _end_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         self.acknowledge()
         state.task_ready(self)
         try:
-            announce_retry(self, error, parcel.length_ms, exc_info)
+            self._announce_retry(error, delay_ms, exc_info)
         except Exception:
-            # A result backend or a user's hook. The message is safe; only the word of it did not get through.
+            # A result backend or a user's hook. The message is safe; only the report of it failed.
             logger.exception("retry not announced task=%s id=%s", self.name, self.id)
+
+    def _announce_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
+        """Store the state, send the event and call the hooks, as Celery does for a retry in a pool process."""
+        task, context = self.task, task_context(self)
+        if self.store_errors:
+            task.backend.mark_as_retry(self.id, error, exc_info.traceback, request=context)
+        self.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)
+        reason = Retry(exc=error, when=delay_ms / 1000)
+        task.request_stack.push(context)
+        try:
+            task.on_retry(error, self.id, self.args, self.kwargs, exc_info)
+            signals.task_retry.send(sender=task, request=context, reason=reason, einfo=exc_info)
+        finally:
+            task.request_stack.pop()
 
 
 def _error_of(exc_info: Any) -> BaseException:

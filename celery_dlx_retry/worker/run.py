@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry
 from kombu.utils.encoding import safe_repr
 
 from celery_dlx_retry.app.context import context_of
@@ -20,28 +21,28 @@ from celery_dlx_retry.errors import (
     ConfigurationError,
     CrashLoop,
     DeadLetter,
-    PublishError,
-    TopologyError,
     Unpublishable,
 )
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.worker.celery_publish import emit_retry
+from celery_dlx_retry.worker import outcome
 from celery_dlx_retry.worker.crash_loop import bounded
-from celery_dlx_retry.worker.dead_letter import bury
 from celery_dlx_retry.worker.give_back import give_back
+from celery_dlx_retry.worker.outcome import GiveBack
 from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
-from celery_dlx_retry.worker.run_state import is_ours, run_state_of
+from celery_dlx_retry.worker.run_state import DeliveryInfo, run_state_of
+from celery_dlx_retry.worker.settle import Delivery, settle_dead, settle_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_dlx_retry.policy.decision import Decision
-    from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
+    from celery_dlx_retry.worker.run_state import RunState
 
 
 #: What a worker calls for a run of a task, and what a user may override.
 _HOOKS = ("__call__", "before_start")
+_NOT_SUSPECT = nullcontext()
 
 
 def guard_hooks(cls: type[Task]) -> None:
@@ -67,33 +68,32 @@ def guarded(hook: Any, *, seen: Any = None) -> Callable[..., Any]:
     def guard(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         request = task.request
         body = _bound(hook, task)
-        if request.called_directly or (attempt := run_state_of(request)).is_guarded:
+        if request.called_directly or (run := run_state_of(request)).is_guarded:
             return body(*args, **kwargs)
-        if not is_ours(request):
-            return _run_elsewhere(task, attempt, body, args, kwargs)
-        attempt.is_guarded = True
+        if not isinstance(request.delivery_info, DeliveryInfo):
+            return _run_elsewhere(task, run, body, args, kwargs)
+        run.is_guarded = True
         try:
-            with bounded(task):
-                result = _run(task, attempt, body, args, kwargs)
+            with bounded(task) if request.delivery_info.get("redelivered") else _NOT_SUSPECT:
+                result = _run(task, run, body, args, kwargs)
         except Retry:
             raise
         except Ignore as ignore:
-            _publish_now(task, attempt)
-            raise _unless_given_back(attempt, ignore) from None
+            _publish_now(task, run)
+            raise _unless_given_back(run, ignore) from None
         except Reject as reject:
-            _publish_now(task, attempt)
-            raise _settle_reject(task, attempt, reject) from reject.__cause__
+            _publish_now(task, run)
+            raise _settle_reject(task, run, reject) from reject.__cause__
         except BaseException as exc:
             if is_end_of_run(task, exc, limits=request.timelimit):
                 raise
-            _publish_now(task, attempt)
-            _settle_failure(task, attempt, exc)
-            attempt.untold = None if isinstance(exc, Exception) else exc
+            _publish_now(task, run)
+            _settle_failure(task, run, exc)
             raise
         finally:
-            attempt.is_guarded = False
-        _publish_now(task, attempt)
-        if attempt.is_given_back:
+            run.is_guarded = False
+        _publish_now(task, run)
+        if isinstance(run.outcome, GiveBack):
             raise Reject("a retry could not be published", requeue=True)
         return result
 
@@ -101,21 +101,21 @@ def guarded(hook: Any, *, seen: Any = None) -> Callable[..., Any]:
     return guard
 
 
-def _run_elsewhere(task: Any, attempt: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _run_elsewhere(task: Any, run: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the body where no message can be kept: the policy decides, Celery retries, and a dead letter is a failure."""
-    attempt.is_guarded = True
+    run.is_guarded = True
     try:
         return body(*args, **kwargs)
     except (Retry, Ignore, Reject):
         raise
     except BaseException as exc:
-        if not attempt.is_handed_over and not _is_raised_at_once(task, exc):
-            decision = attempt.decision or _decision(task, attempt, exc)
+        if not run.is_retried and not _is_raised_at_once(task, exc):
+            decision = run.decision or _decision(task, run, exc)
             if isinstance(decision, Wait):
-                _retry(task, attempt, exc, decision)
+                _retry(task, run, exc, decision)
         raise
     finally:
-        attempt.is_guarded = False
+        run.is_guarded = False
 
 
 def _is_raised_at_once(task: Any, error: BaseException) -> bool:
@@ -137,60 +137,50 @@ def _bound(hook: Any, task: Any) -> Callable[..., Any]:
     return body
 
 
-def _publish_now(task: Any, attempt: RunState) -> None:
+def _publish_now(task: Any, run: RunState) -> None:
     """A body swallowed the Retry that was to end it: its retry goes out all the same, before Celery stores anything."""
-    parcel, attempt.parcel = attempt.parcel, None
-    if parcel is None:
+    pending = run.outcome
+    if not isinstance(pending, outcome.Retry) or pending.is_published:
         return
-    attempt.is_handed_over = False
-    request = task.request
-    queue = request.delivery_info.queue
-    try:
-        context_of(task.app).publish_retry(parcel, queue)
-    except Unpublishable as problem:
-        _bury(task, attempt, problem, Reason.FAILED)
-        raise
-    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
-        raise give_back(task, request.delivery_info, problem, task_id=request.id) from problem
-    attempt.is_handed_over = True
-    emit_retry(request, task=task.name, delay_ms=parcel.length_ms, queue=queue.name, error=parcel.error)
+    run.outcome = None
+    settle_retry(_delivery(task, run, outcome.Retry(is_published=True)), pending)
 
 
-def _run(task: Any, attempt: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _run(task: Any, run: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
         return body(*args, **kwargs)
     except Retry as retry:
-        if attempt.is_handed_over:
+        if run.is_retried:
             raise
         # Raised by hand, without retry(): Celery acknowledges it, and that is the end of the task.
         when = {"countdown": retry.when} if isinstance(retry.when, (int, float)) else {"eta": retry.when}
         return task.retry(exc=retry.exc, **when)
 
 
-def _unless_given_back(attempt: RunState, ignore: Ignore) -> Any:
+def _unless_given_back(run: RunState, ignore: Ignore) -> Any:
     """Our own Reject may have been swallowed on the way; to ignore the task then is to lose it."""
-    if attempt.is_given_back:
+    if isinstance(run.outcome, GiveBack):
         return Reject("a retry could not be published", requeue=True)
     return ignore
 
 
-def _settle_failure(task: Any, attempt: RunState, error: BaseException) -> None:
+def _settle_failure(task: Any, run: RunState, error: BaseException) -> None:
     """Return if Celery is to handle the error as a failure; raise Retry or Reject if not."""
-    if attempt.is_handed_over:  # retry(throw=False), and an error after it
+    if isinstance(run.outcome, outcome.Retry):  # retry(throw=False), and an error after it
         return
-    decision = attempt.decision or _decision(task, attempt, error)
+    decision = run.decision or _decision(task, run, error)
     if isinstance(decision, Wait):
-        decision = _retry(task, attempt, error, decision)
-    attempt.decision = decision
+        decision = _retry(task, run, error, decision)
+    run.decision = decision
     if isinstance(decision, LetFail):
-        attempt.is_ended = True
+        run.outcome = outcome.LetFail(is_reported=isinstance(error, Exception))
     elif isinstance(decision, Dead):
-        _bury(task, attempt, error, decision.reason, fault=decision.fault)
+        _settle_dead(task, run, error, decision.reason, fault=decision.fault)
 
 
-def _retry(task: Any, attempt: RunState, error: BaseException, wait: Wait) -> Decision:
+def _retry(task: Any, run: RunState, error: BaseException, wait: Wait) -> Decision:
     """Raise Retry or Reject, or return what to do instead: the budget refuses it, or its content does not travel."""
-    attempt.granted = wait
+    run.granted = wait
     try:
         task.retry(exc=error, countdown=wait.delay_ms / 1000, max_retries=task.request.retries + 1)
     except (Retry, Reject):
@@ -198,51 +188,61 @@ def _retry(task: Any, attempt: RunState, error: BaseException, wait: Wait) -> De
     except Unpublishable as problem:
         return Dead(Reason.FAILED, problem)
     except BaseException:
-        if not isinstance(attempt.decision, Dead):
+        if not isinstance(run.decision, Dead):
             raise
-        return attempt.decision
+        return run.decision
     return wait
 
 
-def _decision(task: Any, attempt: RunState, error: BaseException) -> Decision:
+def _decision(task: Any, run: RunState, error: BaseException) -> Decision:
     if isinstance(error, DeadLetter):
         return Dead(Reason.REQUESTED)
     if isinstance(error, CrashLoop):
         return Dead(Reason.CRASH_LOOP)
     if isinstance(error, ConfigurationError):
         return Dead(Reason.FAILED)  # ours, and no retry will mend it
-    if attempt.is_exhausted:
+    if run.is_exhausted:
         return Dead(Reason.EXHAUSTED)
     decision: Decision = task.decide(error)
     return decision
 
 
-def _settle_reject(task: Any, attempt: RunState, reject: Reject) -> Reject:
-    if reject.requeue or attempt.is_handed_over:
+def _settle_reject(task: Any, run: RunState, reject: Reject) -> Reject:
+    if reject.requeue or run.is_retried:
         return reject
-    _bury(task, attempt, reject, Reason.REJECTED)
+    _settle_dead(task, run, reject, Reason.REJECTED)
     # The main process is to get this one and no complaint that it could not be pickled.
     return Reject(reject.reason if isinstance(reject.reason, str) else safe_repr(reject.reason), requeue=False)
 
 
-def _bury(
-    task: Any, attempt: RunState, error: BaseException, reason: Reason, *, fault: BaseException | None = None
+def _settle_dead(
+    task: Any, run: RunState, error: BaseException, reason: Reason, *, fault: BaseException | None = None
 ) -> None:
+    dead = outcome.Dead(is_reported=isinstance(error, Exception))
+    settle_dead(_delivery(task, run, dead), reason=reason, error=error, fault=fault)
+
+
+def _delivery(task: Any, run: RunState, settled: outcome.Outcome) -> Delivery:
+    """Return the delivery of this run. It ends with this outcome when the broker has the message."""
     request = task.request
     info: DeliveryInfo = request.delivery_info
-    context = context_of(task.app)
-    try:
-        bury(
-            context,
-            info.message,
-            info.queue,
-            reason=reason,
-            error=error,
-            fault=fault,
-            worker=request.hostname or "",
-            task=task.name,
-            task_id=request.id,
-        )
-    except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
-        raise give_back(task, info, problem, task_id=request.id) from error
-    attempt.is_ended = True
+
+    def acknowledge() -> None:
+        run.outcome = settled
+
+    def refuse(problem: BaseException) -> None:
+        if isinstance(problem, Unpublishable) and isinstance(settled, outcome.Retry):
+            _settle_dead(task, run, problem, Reason.FAILED)
+            raise problem
+        raise give_back(task, info, problem, task_id=request.id) from problem
+
+    return Delivery(
+        context=context_of(task.app),
+        message=info.message,
+        queue=info.queue,
+        task=task.name,
+        task_id=request.id,
+        worker=request.hostname or "",
+        acknowledge=acknowledge,
+        give_back=refuse,
+    )

@@ -1,11 +1,12 @@
-"""What Celery's delivery_info lacks: the queue of a message, the message itself, and what became of it."""
+"""What Celery's delivery_info lacks: the queue of a message, the message itself, and the state of its run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.wire.headers import address_of, with_address
-from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.message import KEPT_PROPERTIES, Message
+from celery_dlx_retry.worker.outcome import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,47 +14,36 @@ if TYPE_CHECKING:
     from celery_dlx_retry.policy.decision import Decision, Wait
     from celery_dlx_retry.policy.rule_retries import RuleRetry
     from celery_dlx_retry.topology.names import Names, WorkQueue
-    from celery_dlx_retry.wire.message import PreparedRetry
+    from celery_dlx_retry.worker.outcome import Outcome
 
 
 class RunState:
-    """What became of this run of a task so far."""
+    """One run of a task: how it ends, and what ``retry()`` and the policy have decided so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, received: Mapping[str, Any] | None = None, args: Any = (), kwargs: Any = ()) -> None:
+        #: How the run ends; None if it is a success so far, or if nothing is settled yet.
+        self.outcome: Outcome | None = None
         #: The guard is around the body now.
         self.is_guarded = False
         #: The error that the last retry() was called for.
         self.error: BaseException | None = None
-        #: A retry of it waits in a lane, or goes there with the result of this run; the task lives on there.
-        self.is_handed_over = False
-        #: Nothing comes after retry(): it raises, and with that the run is over.
-        self.is_last_word = False
-        #: That retry, if it goes with the result of this run.
-        self.parcel: PreparedRetry | None = None
+        #: The last retry() raises, and with that the run is over.
+        self.is_over = False
         #: The last retry() found that there are no retries left.
         self.is_exhausted = False
-        #: The error that ended the body, if it is no Exception: Celery's tracer stores nothing of it.
-        self.untold: BaseException | None = None
-        #: What was decided about its error, if that is not to be retried.
+        #: What was decided about the error, if it is not to be retried.
         self.decision: Decision | None = None
-        #: The guard has asked the policy, and this is what the next retry() is to do.
+        #: The guard has asked the policy, and this is what the next retry() does.
         self.granted: Wait | None = None
         #: The rule of the policy that granted the last retry; None if the policy itself did.
         self.rule: RuleRetry | None = None
-        #: Why a publish failed; the delivery must go back to its queue then, even if the body swallowed our Reject.
-        self.problem: BaseException | None = None
-        #: The task is over: a dead letter, a failure that is not kept, or a finished task whose result was not stored.
-        self.is_ended = False
+        #: The request as the worker received it, and its arguments before the body could change them.
+        self.received, self.args, self.kwargs = received, tuple(args), dict(kwargs)
 
     @property
-    def is_given_back(self) -> bool:
-        """The message is to go back to its queue."""
-        return self.problem is not None and not self.is_settled
-
-    @property
-    def is_settled(self) -> bool:
-        """The message is where it belongs, and what is left of the delivery is to be acknowledged."""
-        return self.is_handed_over or self.is_ended
+    def is_retried(self) -> bool:
+        """Whether a retry waits in a lane, or goes there with the result of this run."""
+        return isinstance(self.outcome, Retry)
 
 
 class DeliveryInfo(dict[str, Any]):
@@ -85,10 +75,10 @@ class DeliveryInfo(dict[str, Any]):
         self.forwards = forwards
         #: The main process tells somebody of the traceback of a retry.
         self.is_watched = is_watched
-        self.attempt = RunState()
+        self.run = RunState()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = {name: value for name, value in self.__dict__.items() if name != "attempt"}
+        facts = {name: value for name, value in self.__dict__.items() if name != "run"}
         return _rebuild, (dict(self), facts)
 
 
@@ -97,7 +87,7 @@ def as_sent(info: Mapping[str, Any], message: Message, *, queue: WorkQueue, name
 
     What has waited comes through our return exchange; Celery publishes a retry to where the message was.
     """
-    if not names.is_return_exchange(str(info.get("exchange"))):
+    if not (exchange := info.get("exchange")) or not names.is_return_exchange(str(exchange)):
         return dict(info)
     exchange, routing_key = address_of(message.headers, queue=queue.name)
     return {**info, "exchange": exchange, "routing_key": routing_key}
@@ -117,14 +107,14 @@ def _rebuild(info: dict[str, Any], facts: dict[str, Any]) -> DeliveryInfo:
 
 
 class PlainDeliveryInfo(dict[str, Any]):
-    """Celery's own dict, on another broker and in eager mode, with the attempt.
+    """Celery's own dict, on another broker and in eager mode, with the state of the run.
 
     Not an attribute of the request: Celery takes what it does not know there for a header of the message.
     """
 
     def __init__(self, info: dict[str, Any]) -> None:
         super().__init__(info)
-        self.attempt = RunState()
+        self.run = RunState()
 
 
 def is_ours(request: Any) -> bool:
@@ -133,12 +123,12 @@ def is_ours(request: Any) -> bool:
 
 
 def run_state_of(request: Any) -> RunState:
-    """Return the attempt of a request."""
+    """Return the state of the run of a request."""
     info = request.delivery_info
     if not isinstance(info, (DeliveryInfo, PlainDeliveryInfo)):
         info = request.delivery_info = PlainDeliveryInfo(info or {})
-    attempt: RunState = info.attempt
-    return attempt
+    run: RunState = info.run
+    return run
 
 
 def headers_of(request: Any) -> Mapping[str, Any]:
@@ -154,6 +144,6 @@ def message_of(message: Any) -> Message:
         content_type=message.content_type,
         content_encoding=message.content_encoding,
         headers=message.headers,
-        properties=message.properties,
+        properties={key: value for key, value in message.properties.items() if key in KEPT_PROPERTIES},
         compression=None if message.errors else message.headers.get("compression"),
     )

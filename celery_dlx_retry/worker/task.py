@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import operator
-import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.app.task import Task
-from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 from kombu.serialization import registry
 
-from celery_dlx_retry.app.clock import delay_ms, now_ms
+from celery_dlx_retry.app.clock import delay_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.task_options import bind_with_options, is_acknowledged_early
 from celery_dlx_retry.celery_compat import keep_ignore_result, protect
@@ -22,32 +19,24 @@ from celery_dlx_retry.errors import (
     InvalidPolicy,
     InvalidRoute,
     InvalidTask,
-    PublishError,
-    TopologyError,
 )
 from celery_dlx_retry.policy.breaker import Breaker
 from celery_dlx_retry.policy.budget import as_budget
-from celery_dlx_retry.policy.decision import MAX_DELAY_MS, Wait, as_policy
-from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
+from celery_dlx_retry.policy.decision import MAX_DELAY_MS, as_policy
 from celery_dlx_retry.topology.lanes import backoff_delays_ms
-from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.headers import Failure, own_headers, with_failure
-from celery_dlx_retry.wire.message import PreparedRetry
-from celery_dlx_retry.worker.celery_publish import emit_retry, send_retry, write
 from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
-from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.expires import without_time_to_live
-from celery_dlx_retry.worker.give_back import give_back
 from celery_dlx_retry.worker.install import install
-from celery_dlx_retry.worker.other_brokers import carried_headers, retry_elsewhere
+from celery_dlx_retry.worker.other_brokers import carried_headers
 from celery_dlx_retry.worker.patch_detection import is_internal, is_map
-from celery_dlx_retry.worker.process_budget import retry_within
+from celery_dlx_retry.worker.retry import RetryCall, retry, retry_async
+from celery_dlx_retry.worker.retry_message import is_unchanged
 from celery_dlx_retry.worker.run import guard_hooks, guarded
-from celery_dlx_retry.worker.run_state import addressed, is_ours, run_state_of
-from celery_dlx_retry.worker.task_decision import decision_on, grant_retry
+from celery_dlx_retry.worker.run_state import is_ours
+from celery_dlx_retry.worker.task_decision import decision_on
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -185,32 +174,19 @@ class DLXRetryTask(Task):
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
-        attempt = run_state_of(request)
-        attempt.is_last_word = throw
-        attempt.error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
-        when = {"eta": eta, "countdown": countdown, "max_retries": max_retries}
-        granted = grant_retry(self, attempt, exc, when)
-        attempt.rule = granted.rule if granted else None
-        limit = self.max_retries if when["max_retries"] is None else when["max_retries"]
-        attempt.is_exhausted = limit is not None and request.retries >= limit
-        ask = functools.partial(super().retry, args, kwargs, exc, throw, **options)
-        if not is_ours(request):
-            return retry_elsewhere(attempt, ask, when)
-        try:
-            if attempt.is_exhausted:
-                return ask(**when)
-            if when["countdown"] is None and not when["eta"]:
-                when["countdown"] = self._default_delay(context_of(self.app).settings.max_delay_ms)
-            length_ms = delay_ms(self.app, countdown=when["countdown"], eta=when["eta"])
-            wait = Wait(length_ms, granted.latest_ms if granted else None)
-            return retry_within(self, attempt, ask, wait, when)
-        except (PublishError, TopologyError) as problem:
-            raise give_back(self, request.delivery_info, problem, task_id=request.id) from problem
-        except Reject as reject:
-            # Celery's word for "the retry could not be published", and its end of the task.
-            if isinstance(reject.reason, (PublishError, TopologyError, SoftTimeLimitExceeded)):
-                raise give_back(self, request.delivery_info, reject.reason, task_id=request.id) from reject
-            raise reject.reason from reject
+        call = RetryCall(
+            celerys_retry=super().retry,
+            celerys_apply_async=super().apply_async,
+            args=args,
+            kwargs=kwargs,
+            exc=exc,
+            throw=throw,
+            eta=eta,
+            countdown=countdown,
+            max_retries=max_retries,
+            options=options,
+        )
+        return retry(self, call)
 
     def signature_from_request(
         self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **options: Any
@@ -234,7 +210,7 @@ class DLXRetryTask(Task):
         now = {"argsrepr": (args, request.args), "kwargsrepr": (kwargs, request.kwargs)}
         for name, (given, before) in now.items():
             # Celery writes them anew, and so shows in its logs what the caller had hidden.
-            if _is_unchanged(given, before) and isinstance(text := info.message.headers.get(name), str):
+            if is_unchanged(given, before) and isinstance(text := info.message.headers.get(name), str):
                 publish.setdefault(name, text)
         keep_ignore_result(publish, info.message.headers)
         return signature
@@ -258,7 +234,7 @@ class DLXRetryTask(Task):
         options |= {name: value for name, value in named.items() if value is not None}
         wait = options.pop("dlx_wait", None)
         if wait is not None:
-            return self._retry_async(functools.partial(super().apply_async, args, kwargs), options, *wait)
+            return retry_async(self, functools.partial(super().apply_async, args, kwargs), options, *wait)
         if not is_internal(self.name) and is_appointment(self.app, options):
             return make(self, super().apply_async, args, kwargs, options)
         if not is_internal(self.name):
@@ -269,49 +245,6 @@ class DLXRetryTask(Task):
         """Celery's way to ask what a worker does with a message of this task."""
         handle = super().start_strategy(app, consumer, **kwargs)
         return handle if is_internal(self.name) else not_before_due(handle, self, consumer)
-
-    def _retry_async(
-        self, apply_async: Any, options: dict[str, Any], queue: WorkQueue, wait_ms: int, request: Any
-    ) -> Any:
-        attempt, info = run_state_of(request), request.delivery_info
-        context = context_of(self.app)
-        there = None
-        if info.is_bound:
-            context.mark_bound(info.queue)
-        if info.forwards and attempt.is_last_word and queue.name == info.queue.name:
-            there = context.lanes.plain(queue, wait_ms)
-        # If the lane may be missing, this process publishes by itself, which makes the lane.
-        is_forwarded = there is not None and context.lanes.expects(there) and _REFUSABLE.isdisjoint(_names(options))
-        if there is None or not is_forwarded:
-            there = context.wait_route(queue, wait_ms, wish=WaitKind.RETRY)
-        error = text_of(attempt.error) if attempt.error is not None else ""
-        failure = Failure(
-            attempt=request.retries + 1,
-            at_ms=now_ms(),
-            error=error,
-            delay_ms=there.length_ms,
-            worker=request.hostname or "",
-            **history_facts(attempt.rule),
-        )
-        # retry(headers=...) replaces the headers that the message came with; ours stay.
-        headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
-        headers = with_failure(with_rule_retry(headers, attempt.rule, retries=request.retries), failure)
-        options["headers"] = addressed(headers, info, queue=info.queue, to=queue)
-        options["add_to_parent"] = False
-        if is_forwarded:
-            result, message = write(self, apply_async, options, queue=queue, there=there)
-            parcel = PreparedRetry(message=message, length_ms=there.length_ms, error=error)
-            if len(message.body) <= max(_SURELY_TAKEN_BYTES, len(info.message.body)):
-                attempt.parcel, attempt.is_handed_over = parcel, True
-                return result
-            # The broker has not taken so long a body of this task yet, and may refuse it.
-            context.publish_retry(parcel, queue)
-        else:
-            result = send_retry(self, apply_async, options, queue=queue, there=there)
-            context.published(there)
-        attempt.is_handed_over = True
-        emit_retry(request, task=self.name, delay_ms=there.length_ms, queue=queue.name, error=error)
-        return result
 
     @classmethod
     def known_delays_ms(cls, longest_ms: int = MAX_DELAY_MS) -> frozenset[int]:
@@ -327,7 +260,7 @@ class DLXRetryTask(Task):
             return as_policy(cls.policy).within(longest_ms).known_delays_ms() | limits
         if is_map(cls.name):
             return limits  # it calls no retry() itself, and lanes that nothing announces are made when needed
-        delays = {to_ms(cls._default_delay(longest_ms), what=f"{cls.name}.default_retry_delay")}
+        delays = {to_ms(cls.default_delay(longest_ms), what=f"{cls.name}.default_retry_delay")}
         countdown = getattr(cls, "retry_kwargs", {}).get("countdown")
         if isinstance(countdown, (int, float)):
             delays.add(to_ms(countdown, what=f"{cls.name}.retry_kwargs['countdown']"))
@@ -340,8 +273,8 @@ class DLXRetryTask(Task):
         return limits | delays
 
     @classmethod
-    def _default_delay(cls, longest_ms: int) -> float:
-        """What retry() waits that says nothing; three minutes are Celery's word and nobody's wish."""
+    def default_delay(cls, longest_ms: int) -> float:
+        """Return what retry() waits if it names no delay. Celery's three minutes give way to dlx_max_delay."""
         delay: float = cls.default_retry_delay
         return min(delay, longest_ms / 1000) if delay == Task.default_retry_delay else delay
 
@@ -363,16 +296,3 @@ class DLXRetryTask(Task):
         if queue is None:
             raise InvalidRoute(exchange=exchange, routing_key=routing_key)
         return context_of(self.app).ensure_work_queue(queues[queue] if isinstance(queue, str) else queue)
-
-
-def _names(options: dict[str, Any]) -> set[str]:
-    return {*options, *(options.get("headers") or ())}
-
-
-def _is_unchanged(given: Any, before: Any) -> bool:
-    """Whether a retry has the arguments that it had, or a copy of them; by identity, for not all can be compared."""
-    if given is None or before is None:
-        return given is None
-    if isinstance(given, dict):
-        return given.keys() == before.keys() and all(given[key] is before[key] for key in given)
-    return len(given) == len(before) and all(map(operator.is_, given, before))

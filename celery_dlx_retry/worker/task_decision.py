@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import RetryIn
 from celery_dlx_retry.policy.decision import Asked, Dead, Wait, as_policy, decide, decide_without_policy
-from celery_dlx_retry.policy.rule_retries import rule_retries_of
+from celery_dlx_retry.policy.rule_retries import RULE_RETRIES, rule_retries_of
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.headers import first_failed_at_ms
-from celery_dlx_retry.worker.run_state import headers_of, is_ours
+from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, first_failed_at_ms
+from celery_dlx_retry.worker.run_state import DeliveryInfo, headers_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.policy.decision import Decision, Policy
+    from celery_dlx_retry.worker.retry import RetryCall
     from celery_dlx_retry.worker.run_state import RunState
 
 logger = escaped(get_logger(__name__))
@@ -28,18 +30,22 @@ def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:
     """Ask the policy of a task about this error, now; without a policy only RetryIn is retried."""
     if task.policy is None:
         return decide_without_policy(error, attempt=request.retries + 1, max_retries=task.max_retries)
-    at_ms = now_ms()
-    headers = headers_of(request)
+    at_ms = time.time_ns() // 1_000_000
+    info = request.delivery_info
+    is_here = isinstance(info, DeliveryInfo)
+    headers = info.message.headers if is_here else request.headers or {}
     # Elsewhere than on RabbitMQ Celery's first protocol shows no headers to a task.
-    is_counted = is_ours(request) or task.app.conf.task_protocol != 1
+    is_counted = is_here or task.app.conf.task_protocol != 1
+    used = rule_retries_of(headers, retries=request.retries) if RULE_RETRIES in headers else {}
+    is_first = FIRST_FAILED_AT not in headers
     decision = decide(
         _granted(task),
         error,
         attempt=request.retries + 1,
-        elapsed_ms=at_ms - first_failed_at_ms(headers, now_ms=at_ms),
+        elapsed_ms=0 if is_first else at_ms - first_failed_at_ms(headers, now_ms=at_ms),
         chance=random.random(),  # noqa: S311 - jitter is no secret
         now=at_ms / 1000,
-        rule_retries=rule_retries_of(headers, retries=request.retries) if is_counted else None,
+        rule_retries=used if is_counted else None,
     )
     if isinstance(decision, Dead) and decision.fault is not None:
         logger.warning(
@@ -48,34 +54,30 @@ def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:
     return decision
 
 
-def grant_retry(task: Any, attempt: RunState, exc: Any, when: dict[str, Any]) -> Wait | None:
+def grant_retry(task: Any, run: RunState, call: RetryCall) -> tuple[RetryCall, Wait | None]:
     """Fill in when a retry() runs and how often, where it leaves that to the policy or to RetryIn.
 
-    Returns what the policy grants; None if retry() says all, or if there are no retries left.
+    Also return what the policy grants; None if retry() says all, or if there are no retries left.
     """
-    granted, attempt.granted = attempt.granted, None
-    if granted is not None:
-        return granted  # the guard has asked
-    request, error = task.request, attempt.error
-    if isinstance(exc, RetryIn):
-        when |= {"eta": None, "countdown": None}  # its delay counts, and not the one of autoretry_for
-    if when["countdown"] is not None or when["eta"]:
+    request, error = task.request, run.error
+    if isinstance(call.exc, RetryIn):
+        call = replace(call, eta=None, countdown=None)  # its delay counts, and not the one of autoretry_for
+    if call.countdown is not None or call.eta:
         used = sum(rule_retries_of(headers_of(request), retries=request.retries).values())
-        if used and task.policy is not None and when["max_retries"] is None and task.max_retries is not None:
-            when["max_retries"] = task.max_retries + used  # the policy does not count what its rules granted
-        return None
+        if used and task.policy is not None and call.max_retries is None and task.max_retries is not None:
+            # The policy does not count what its rules granted.
+            call = replace(call, max_retries=task.max_retries + used)
+        return call, None
     if task.policy is None:
         if isinstance(error, RetryIn):
-            when["countdown"] = to_ms(error.seconds, what="RetryIn.seconds") / 1000
-        return None
+            call = replace(call, countdown=to_ms(error.seconds, what="RetryIn.seconds") / 1000)
+        return call, None
     decision = decision_on(task, error or Asked(), request=request)
     if not isinstance(decision, Wait):
-        attempt.decision, when["max_retries"] = decision, request.retries
-        return None
-    when["countdown"] = decision.delay_ms / 1000
-    if when["max_retries"] is None:
-        when["max_retries"] = request.retries + 1
-    return decision
+        run.decision = decision
+        return replace(call, max_retries=request.retries), None
+    limit = request.retries + 1 if call.max_retries is None else call.max_retries
+    return replace(call, countdown=decision.delay_ms / 1000, max_retries=limit), decision
 
 
 def _granted(task: Any) -> Policy:

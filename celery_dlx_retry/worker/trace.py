@@ -25,12 +25,12 @@ from celery.utils.log import get_logger
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from kombu.exceptions import EncodeError
 
-from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.celery_compat import storable, tracer_hostname
 from celery_dlx_retry.events import Recovered, emit
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_numbers import time_ms_of
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT
+from celery_dlx_retry.worker.outcome import SETTLED, Dead, Done, LetFail, Unsettled
 from celery_dlx_retry.worker.patch_detection import is_function, is_method
 from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
 from celery_dlx_retry.worker.process_breaker import held_back, tell
@@ -164,37 +164,35 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         info = (request or {}).get("delivery_info")
         if not isinstance(info, DeliveryInfo):
             return tracer(uuid, args, kwargs, request)
-        attempt = info.attempt = RunState()
-        held = held_back(task, info, task_id=uuid)
-        if held is not None:
-            _write_on(held.retval, attempt)
+        run = info.run = RunState(request, args, kwargs)
+        if task.breaker is not None and (held := held_back(task, info, task_id=uuid)) is not None:
+            held.retval.dlx_outcome = run.outcome
             return held
-        pay_in(task, retries=request.get("retries"))
+        if not request.get("retries"):
+            pay_in(task)
         try:
-            outcome = tracer(uuid, args, kwargs, request)
+            result = tracer(uuid, args, kwargs, request)
         except BaseException as exc:
-            is_done = _ends_unstored(exc, task, attempt, request)
-            outcome = _failure(exc) if is_done else _outcome_of(exc, task, attempt, request)
-            if outcome is None:
+            is_done = _ends_unstored(exc, task, run, request)
+            found = _failure(exc) if is_done else _result_of(exc, task, run, request)
+            if found is None:
                 raise
+            result = found
         else:
-            is_done = outcome.info is None or _ends_unstored(outcome.info.retval, task, attempt, request)
-        tell(task, attempt, has_returned=is_done)
-        if outcome.info is None and not attempt.is_settled and (retries := request.get("retries")):
-            _emit_recovered(task, request, info, retries=retries)
-        if isinstance(outcome.retval, ExceptionInfo):
-            _write_on(outcome.retval, attempt)
-        return outcome
+            is_done = result.info is None or _ends_unstored(result.info.retval, task, run, request)
+        if task.breaker is not None:
+            tell(task, run, has_returned=is_done)
+        return _with_outcome(result, task, run, request)
 
     return trace
 
 
-def _write_on(result: Any, attempt: RunState) -> None:
-    """What the main process is to know of the attempt."""
-    result.dlx_is_settled = attempt.is_settled
-    result.dlx_parcel = attempt.parcel
-    if attempt.is_given_back:
-        result.dlx_given_back = place_of(attempt.problem) if attempt.problem is not None else ""
+def _with_outcome(result: Any, task: Any, run: RunState, request: Any) -> Any:
+    if isinstance(result.retval, ExceptionInfo):
+        result.retval.dlx_outcome = run.outcome
+    elif result.info is None and run.outcome is None and (retries := request.get("retries")):
+        _emit_recovered(task, request, request["delivery_info"], retries=retries)
+    return result
 
 
 def _emit_recovered(task: Any, request: Any, info: DeliveryInfo, *, retries: int) -> None:
@@ -210,20 +208,20 @@ def _emit_recovered(task: Any, request: Any, info: DeliveryInfo, *, retries: int
     )
 
 
-def _ends_unstored(error: Any, task: Any, attempt: RunState, request: Any) -> bool:
+def _ends_unstored(error: Any, task: Any, run: RunState, request: Any) -> bool:
     """Whether the task is done, and only its result could not be stored; it is acknowledged then, as Celery does.
 
     What a body raised is settled or given back by now. A result that cannot be encoded is the task's own failure. The
     chord of a task learns in the same call that the task is done: without that a replay is the way to complete it.
     """
-    if attempt.is_settled or attempt.is_given_back or request.get("chord"):
+    if run.outcome is not None or request.get("chord"):
         return False
     # A body that raises Reject or Ignore says itself what becomes of its message.
     if not isinstance(error, Exception) or isinstance(error, (Ignore, Reject, Retry)):
         return False
     if not _is_from_mark_as_done(error, task.backend):
         return False
-    attempt.is_ended = True
+    run.outcome = Done()
     # Not the error's text: that of a database may quote the result.
     logger.error(
         "result not stored task=%s id=%s: %s. The task has run and is acknowledged; its result is unknown.",
@@ -254,7 +252,7 @@ def _is_from_mark_as_done(error: BaseException, backend: Any) -> bool:
     return False
 
 
-def _outcome_of(error: BaseException, task: Any, attempt: RunState, request: Any) -> Any:
+def _result_of(error: BaseException, task: Any, run: RunState, request: Any) -> Any:
     """What to tell the main process of an error that Celery's tracer did not take; None if it is to fly on."""
     if isinstance(error, (WorkerShutdown, WorkerTerminate)):
         return None
@@ -264,12 +262,11 @@ def _outcome_of(error: BaseException, task: Any, attempt: RunState, request: Any
         return trace_ok_t(as_lost(error), TraceInfo(FAILURE, error), 0.0, None) if is_lost else None
     if is_end_of_run(task, error, limits=request.get("timelimit")):
         return None
-    is_untold = error is attempt.untold or not attempt.is_settled
-    if not is_untold:
+    if not isinstance(run.outcome, SETTLED):
+        run.outcome = run.outcome or Unsettled()
+    elif not isinstance(run.outcome, (Dead, LetFail)) or run.outcome.is_reported:
         logger.error("after the hand-over id=%s", request.get("id"), exc_info=error)
-    outcome = _failure(error)
-    outcome.retval.dlx_is_untold = is_untold
-    return outcome
+    return _failure(error)
 
 
 def _failure(error: BaseException) -> Any:

@@ -10,8 +10,8 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
-from celery_dlx_retry.worker.dead_letter import bury
 from celery_dlx_retry.worker.run_state import message_of
+from celery_dlx_retry.worker.settle import Delivery, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,32 +82,44 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
     if message.channel is None or message.channel.connection is None:
         return  # the connection is gone, and the broker delivers it again
     context = context_of(consumer.app)
-    pause = context.quick_pace.left()
-    try:
-        if not pause:
-            bury(
-                context,
-                message_of(message),
-                context.queue_of(message),
-                reason=reason,
-                error=error,
-                worker=consumer.hostname,
-                quickly=True,
-            )
-            context.quick_pace.succeeded()
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the worker lives and the delivery stays
-        pause = context.quick_pace.failed()
-        logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)  # noqa: TRY400
-    if pause:
+    is_safe: list[bool] = []
+
+    def try_again(problem: BaseException | None = None) -> None:
+        pause = context.quick_pace.left() or context.quick_pace.failed()
+        if problem is not None:
+            logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then))
+
+    if context.quick_pace.left():
+        try_again()
         return
+    try:
+        delivery = Delivery(
+            context=context,
+            message=message_of(message),
+            queue=context.queue_of(message),
+            task="",
+            task_id="",
+            worker=consumer.hostname,
+            acknowledge=lambda: is_safe.append(True),
+            give_back=try_again,
+            is_main=True,
+        )
+        settle_dead(delivery, reason=reason, error=error)
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the worker lives and the delivery stays
+        try_again(problem)
+    if is_safe:
+        _acknowledge(consumer, message, reason, then)
+
+
+def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[], None]) -> None:
     message.reject_log_error = message.ack_log_error
     try:
         then()
     except (*consumer.connection_errors, *consumer.channel_errors):
         raise
     except Exception:
-        # A result backend, a signal, or Celery over an id that is none. The message is safe.
-        logger.exception("a stray is kept, but not told of reason=%s", reason)
+        # A result backend, a signal, or Celery that does not expect such an id. The message is safe.
+        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)

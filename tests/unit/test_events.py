@@ -13,7 +13,9 @@ from celery_dlx_retry.events import emit, subscribe, unsubscribe
 
 RUN = {"task": "shop.charge", "task_id": "7", "queue": "orders"}
 WORKER = {"worker": "celery@here"}
-RETRY = events.RetryScheduled(**RUN, **WORKER, retry=2, delay_ms=5000, error="TimeoutError: card 4711")
+RETRY = events.RetryScheduled(
+    **RUN, **WORKER, retry=2, delay_ms=5000, error_type="TimeoutError", error="TimeoutError: card 4711"
+)
 DEAD = events.DeadLettered(
     **RUN, **WORKER, reason="exhausted", attempts=3, error_type="TimeoutError", error="card 4711"
 )
