@@ -130,9 +130,7 @@ class _Hooks:
             return
         if is_ours(request):
             run = run_state_of(request)
-            run.outcome = RetryOutcome(
-                is_published=True
-            )  # Celery runs an eager retry by apply()
+            run.outcome = RetryOutcome(is_published=True)  # Celery runs an eager retry by apply()
             error = run.error
         countdown, eta = (when, None) if isinstance(when, (int, float)) else (None, when)
         self._file.add(
