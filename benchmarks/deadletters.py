@@ -17,10 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
-from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, build_opener
+from typing import TYPE_CHECKING, Any
 
 from amqp import Message
 from celery import Celery
@@ -32,7 +30,11 @@ from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
 from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from celery_dlx_retry.wire.headers import Failure, with_failure
+from tests.management import Management
 from tests.provision import provide
+
+if TYPE_CHECKING:
+    from celery_dlx_retry.testing import RabbitMQ
 
 KINDS = ("classic", "quorum")
 REPLAYED = 10_000
@@ -58,7 +60,7 @@ def main() -> None:
         print("\n| queue | command | letters | seconds | CPU | command, MB | broker, MB before, most |")
         print("|---|---|---|---|---|---|---|", flush=True)
         os.environ["BENCH_URL"] = broker.url
-        node = Node(broker.management_url or "")
+        node = Node(broker)
         for kind in wanted.kind or KINDS:
             queue = f"{PREFIX}.{kind}"
             if wanted.part != "replay":
@@ -140,21 +142,15 @@ def measure(node: Node, kind: str, letters: int, *command: str) -> None:
         raise SystemExit(f"exit code {process.returncode}, {len(moved)} moved")
 
 
-@dataclass
 class Node:
-    """The broker's HTTP API."""
+    """How much memory the broker uses."""
 
-    url: str
+    def __init__(self, broker: RabbitMQ) -> None:
+        self._api = Management(broker)
 
     def megabytes(self) -> int:
         """What the broker says that it uses."""
-        scheme, _, rest = self.url.partition("://")
-        login, _, place = rest.rpartition("@")
-        user, _, password = login.partition(":")
-        passwords = HTTPPasswordMgrWithPriorAuth()
-        passwords.add_password(None, f"{scheme}://{place}", user, password, is_authenticated=True)
-        with build_opener(HTTPBasicAuthHandler(passwords)).open(f"{scheme}://{place}/api/nodes") as answer:
-            return round(json.load(answer)[0]["mem_used"] / 2**20)
+        return round(self._api.call("GET", "/nodes")[0]["mem_used"] / 2**20)
 
 
 class Watch:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 import rabbits
 import record
-from support import Management, as_user, eventually
+from support import as_user, eventually
 
 from celery_dlx_retry.errors import NoBroker
+from tests.management import Management
 from tests.provision import NoRedis, provide, provide_redis
 
 if TYPE_CHECKING:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,46 +14,17 @@ from amqp.exceptions import NotFound
 from celery import Celery
 from kombu import pools
 from kombu.connection import Connection
-from support import eventually
 
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.lanes import lane_ms
 from celery_dlx_retry.topology.names import Names, WorkQueue
+from tests.workers import celery, start_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-class Worker:
-    """A ``celery worker`` process and its log."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process = process
-        self._log = log
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def wait_until_ready(self) -> Worker:
-        eventually(lambda: " ready." in self.log or self.process.poll() is not None, within=30)
-        assert self.process.poll() is None, self.log
-        return self
-
-    def kill(self) -> None:
-        """``kill -9`` of the whole worker, its pool included, as the kernel's OOM killer or a power cut would."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        return self.process.returncode
+    from tests.workers import Worker
 
 
 class Project:
@@ -81,7 +50,7 @@ class Project:
     def close(self) -> None:
         """End every worker, and what the senders hold open."""
         for worker in self._running:
-            if worker.process.poll() is None:
+            if worker.is_alive:
                 worker.kill()
         for app in self._apps.values():
             if consumer := getattr(app.backend, "result_consumer", None):
@@ -125,16 +94,12 @@ class Project:
         """Start a worker and leave it running; the fixture ends it."""
         self._workers += 1
         log = self._folder / f"worker-{self._workers}.log"
-        command = [
-            *(sys.executable, "-m", "celery", "-A", module, "worker", "-l", "INFO", *self.without),
+        flags = (
+            *("-l", "INFO", *self.without),
             *("-P", pool, "-c", str(concurrency), "-n", f"w{self._workers}.{self.prefix}@h"),
             *flags,
-        ]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, env=self.environment(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        worker = Worker(process, log)
+        )
+        worker = start_worker(celery(module, "worker", *flags), log=log, environment=self.environment())
         self._running.append(worker)
         return worker
 
@@ -149,9 +114,10 @@ class Project:
 
     def celery(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``celery -A project …`` to its end."""
-        command = [sys.executable, "-m", "celery", "-A", "project", *arguments]
         environment = {**self.environment(), **environment}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            celery("project", *arguments), env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
 
     def records(self, **wanted: Any) -> list[dict[str, Any]]:
         """What tasks wrote, in order, as far as it has these values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import struct
@@ -10,13 +9,10 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.error import HTTPError
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, Request, build_opener
+from urllib.parse import urlsplit
 
 from amqp import Message as RawMessage
 from kombu.connection import Connection
-from kombu.utils.url import url_to_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
     from celery_dlx_retry.testing import RabbitMQ
 
 T = TypeVar("T")
-GONE_OR_EXCLUSIVE = {404, 405}  # an exclusive queue goes with its connection
 
 
 def as_user(url: str, login: str) -> str:
@@ -126,52 +121,6 @@ def shown(value: object) -> str:
     if isinstance(value, (set, frozenset)):
         value = sorted(value)  # their order is another one in a process that has compiled the module itself
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:60]
-
-
-class Management:
-    """The HTTP API of a RabbitMQ, as far as tests need it."""
-
-    def __init__(self, broker: RabbitMQ) -> None:
-        parts = urlsplit(broker.management_url or "")
-        self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/api"
-        self._vhost = quote(url_to_parts(broker.url).path or "/", safe="")
-        passwords = HTTPPasswordMgrWithPriorAuth()
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        passwords.add_password(None, self._base, user, password, is_authenticated=True)
-        self._opener = build_opener(HTTPBasicAuthHandler(passwords))
-
-    def answers(self) -> bool:
-        try:
-            self.call("GET", "/whoami")
-        except OSError:  # URLError and HTTPError are
-            return False
-        return True
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(f"{self._base}{path}", method=method, data=data)  # noqa: S310 - http to a test's broker
-        request.add_header("Content-Type", "application/json")
-        with self._opener.open(request, timeout=10) as response:
-            return json.loads(response.read() or "null")
-
-    def names(self, kind: str) -> list[str]:
-        """Names of all "queues" or "exchanges" in the broker's virtual host."""
-        found = self.call("GET", f"/{kind}/{self._vhost}?columns=name&disable_stats=true&enable_queue_totals=true")
-        return [one["name"] for one in found]
-
-    def delete(self, kind: str, name: str) -> None:
-        try:
-            self.call("DELETE", f"/{kind}/{self._vhost}/{quote(name, safe='')}")
-        except HTTPError as exc:
-            if exc.code not in GONE_OR_EXCLUSIVE:
-                raise
-
-    def delete_all(self, part: str) -> None:
-        """Delete every queue and exchange with this in its name."""
-        for kind in ("queues", "exchanges"):
-            for name in self.names(kind):
-                if part in name:
-                    self.delete(kind, name)
 
 
 class RawProperties(RawMessage):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import secrets
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 from benchmarks.compare import machine
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing.sandbox import wait_until
+from tests.management import Management
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
 
 REST_SECONDS = 0.5
+HTTP_SECONDS = 120.0
 REST_SHARE = 0.1  # of a core
 
 
@@ -33,15 +32,10 @@ class Rabbit:
         self._pid: int | None = getattr(broker, "pid", None)
         self._amqp = broker.url.rpartition("@")[2].partition("/")[0]
         self._login = urlsplit(broker.url).netloc.rpartition("@")[0] or "guest:guest"
-        parts = urlsplit(broker.management_url or "")
-        self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/api"
-        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        self._headers = {
-            "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}",
-            "Content-Type": "application/json",
-        }
-        self._opener = build_opener(ProxyHandler({}))
-        self._wait_for_http()
+        self._api = Management(broker, timeout=HTTP_SECONDS)
+        # It comes up a moment after AMQP does.
+        if not wait_until(self._api.answers, within=15):
+            raise NoBroker(tried=f"its HTTP API at {self._api.base} does not answer")
 
     def cpu_seconds(self) -> float:
         """What it has used so far; 0 if it runs where we cannot see it."""
@@ -59,47 +53,29 @@ class Rabbit:
 
     def memory_mb(self) -> float:
         """What Erlang has in use, freed memory that is kept for later not counted."""
-        (node,) = self._call("GET", "/nodes?columns=name")
-        return float(self._call("GET", f"/nodes/{quote(node['name'])}/memory")["memory"]["total"]["erlang"]) / 1e6
+        (node,) = self._api.call("GET", "/nodes?columns=name")
+        return float(self._api.call("GET", f"/nodes/{quote(node['name'])}/memory")["memory"]["total"]["erlang"]) / 1e6
 
     @contextmanager
     def vhost(self) -> Iterator[Vhost]:
         """A virtual host of its own, gone with all queues afterwards."""
         name = f"bench-{secrets.token_hex(3)}"
-        self._call("PUT", f"/vhosts/{name}", {})
+        self._api.call("PUT", f"/vhosts/{name}", {})
         user = unquote(self._login.partition(":")[0])
-        self._call("PUT", f"/permissions/{name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"})
+        self._api.call("PUT", f"/permissions/{name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"})
         try:
             yield Vhost(f"amqp://{self._login}@{self._amqp}/{name}", name, self)
         finally:
-            self._call("DELETE", f"/vhosts/{name}")
+            self._api.call("DELETE", f"/vhosts/{name}")
 
     def queues(self, vhost: str) -> list[str]:
         """Names of all queues of a virtual host."""
-        found = self._call("GET", f"/queues/{vhost}?columns=name&disable_stats=true&enable_queue_totals=true")
+        found = self._api.call("GET", f"/queues/{vhost}?columns=name&disable_stats=true&enable_queue_totals=true")
         return sorted(each["name"] for each in found)
 
     def purge(self, vhost: str, queue: str) -> None:
         """Drop the messages of a queue that nobody holds."""
-        self._call("DELETE", f"/queues/{vhost}/{quote(queue, safe='')}/contents")
-
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(f"{self._base}{path}", method=method, data=data, headers=self._headers)  # noqa: S310
-        with self._opener.open(request, timeout=120) as response:
-            return json.loads(response.read() or "null")
-
-    def _wait_for_http(self) -> None:
-        """It comes up a moment after AMQP does."""
-        if not wait_until(self._answers, within=15):
-            raise NoBroker(tried=f"its HTTP API at {self._base} does not answer")
-
-    def _answers(self) -> bool:
-        try:
-            self._call("GET", "/whoami")
-        except OSError:
-            return False
-        return True
+        self._api.call("DELETE", f"/queues/{vhost}/{quote(queue, safe='')}/contents")
 
 
 class Vhost:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.provision import provide
+from tests.workers import celery, start_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,21 +94,15 @@ class Traces:
 @contextmanager
 def worker(folder: Path, environment: dict[str, str]) -> Iterator[None]:
     """Run a prefork worker with one process."""
-    command = [sys.executable, "-m", "celery", "-A", "benchmarks.paths.project", "worker", "--pool", "prefork"]
-    command += ["--concurrency", "1", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"]
-    log = folder / "worker.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)  # noqa: S603
-        try:
-            end = time.monotonic() + WITHIN_SECONDS
-            while b" ready." not in log.read_bytes():
-                if process.poll() is not None or time.monotonic() > end:
-                    sys.exit(f"The worker did not start:\n{log.read_text(errors='replace')}")
-                time.sleep(0.1)  # noqa: TID251 - a look at the log
-            yield
-        finally:
-            process.terminate()
-            process.wait(WITHIN_SECONDS)
+    flags = ("--pool", "prefork", "--concurrency", "1", "-l", "INFO")
+    flags += ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    command = celery("benchmarks.paths.project", "worker", *flags)
+    started = start_worker(command, log=folder / "worker.log", environment=environment)
+    try:
+        started.wait_until_ready(within=WITHIN_SECONDS)
+        yield
+    finally:
+        started.stop()
 
 
 def traced(folder: Path, url: str) -> dict[str, TracedPath]:

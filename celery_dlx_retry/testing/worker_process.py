@@ -54,13 +54,18 @@ def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> 
     try:
         sandbox.spawn("worker", command, environment)
         output = sandbox.path / "worker.out"
-        wait_until(lambda: " ready." in output.read_text() or not sandbox.pid("worker"), within=START_SECONDS)
-        if " ready." not in output.read_text():
+        wait_until(lambda: is_ready(output) or not sandbox.pid("worker"), within=START_SECONDS)
+        if not is_ready(output):
             raise NoWorker(app=app, said=telling(output.read_text(errors="replace")))
         yield
         sandbox.terminate("worker", within=STOP_SECONDS)
     finally:
         sandbox.close()
+
+
+def is_ready(log: Path) -> bool:
+    """Return whether the log of a worker, of level INFO, says that the worker is ready."""
+    return log.exists() and " ready." in log.read_text(errors="replace")
 
 
 def telling(output: str) -> str:

@@ -14,6 +14,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, free_ports, listens
+from celery_dlx_retry.testing.worker_process import is_ready
 from celery_dlx_retry.topology.names import WorkQueue
 from example_project.webshop.flask_shop import celery_app
 from example_project.webshop.plain import lay_out
@@ -59,8 +60,8 @@ class Shops:
             self._sandbox.spawn(f"{site}-web", [*web, str(self._ports[site])], self._environment)
 
     def are_ready(self):
-        logs = [(self._sandbox.path / f"{site}-worker.out").read_text(errors="replace") for site in SITES]
-        return all(" ready." in log for log in logs) and all(map(listens, self._ports.values()))
+        logs = [self._sandbox.path / f"{site}-worker.out" for site in SITES]
+        return all(map(is_ready, logs)) and all(map(listens, self._ports.values()))
 
     def said(self):
         return {file.name: self._sandbox.said(file.name) for file in self._sandbox.path.glob("*.out")}

@@ -14,6 +14,8 @@ from unittest.mock import patch
 from celery.bin.celery import celery
 from click.testing import CliRunner, Result
 
+from tests.workers import celery as celery_command
+
 PROJECTS = Path(__file__).parents[1] / "worker"
 
 
@@ -45,7 +47,7 @@ class CommandLine:
 
     def start(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """As a process, for signals."""
-        command = [sys.executable, "-m", "celery", "-A", self._module, "dlx", *words]
+        command = celery_command(self._module, "dlx", *words)
         environment = {**self._project.environment(), **self._management, "COLUMNS": "160", "TERM": "xterm"}
         return subprocess.Popen(
             command,

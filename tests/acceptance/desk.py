@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +26,7 @@ from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.topology.objects import shared_objects, work_queue_objects
 from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from celery_dlx_retry.wire.headers import Failure, with_failure
+from tests.workers import celery
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -161,7 +161,7 @@ class Desk:
 
     @staticmethod
     def command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "celery", "-A", "project", "dlx", "dead", *arguments]
+        return celery("project", "dlx", "dead", *arguments)
 
     def popen(self, *arguments: str, **environment: str) -> Any:
         return subprocess.Popen(

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
-from harness import Worker
 from kombu.connection import Connection
 from support import eventually
 
@@ -29,6 +28,7 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from tests.acceptance.tenancy import Tenancy
+from tests.workers import celery, start_worker
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -248,11 +248,9 @@ class Shop:
         self.worker = None
 
     def start(self):
-        log = self._folder / "worker.log"
-        command = [*self._celery("worker"), "--loglevel", "INFO", "--pool", "solo", "--without-mingle"]
-        with log.open("wb") as out:
-            process = self._popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-        self.worker = Worker(process, log).wait_until_ready()
+        command = celery("shop", "worker", "--loglevel", "INFO", "--pool", "solo", "--without-mingle")
+        log, environment = self._folder / "worker.log", self._environment
+        self.worker = start_worker(command, log=log, environment=environment, cwd=self._folder).wait_until_ready()
 
     def close(self):
         if self.worker:
@@ -381,15 +379,11 @@ class Shop:
             )
 
     def watch(self, words):
-        with self._popen([*self._celery("dlx"), *words], stdout=subprocess.PIPE) as process:
+        with self._popen(celery("shop", "dlx", *words), stdout=subprocess.PIPE) as process:
             assert process.stdout.readline().startswith("role\tqueue\t")
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=20)
         assert process.returncode == 0
-
-    @staticmethod
-    def _celery(*words):
-        return [sys.executable, "-m", "celery", "-A", "shop", *words]
 
     def _popen(self, command, **options):
         text = options.get("stdout") == subprocess.PIPE

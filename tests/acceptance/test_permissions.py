@@ -25,6 +25,8 @@ from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.topology.objects import work_queue_objects
 from tests.acceptance.commandline import CommandLine
 from tests.acceptance.tenancy import Tenancy
+from tests.workers import celery as command
+from tests.workers import start_worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "brokers.md"
 USUAL, _, STRICT = PAGE.read_text().partition("### Without the default exchange")
@@ -263,25 +265,28 @@ def test_the_strict_app_of_the_page_runs_with_what_the_command_prints(shop, tena
 
     def celery(role, *words, url):
         environment = {**os.environ, "SHOP_ROLE": role, "URL": url, "DLX_MANAGEMENT_URL": api}
-        command = [sys.executable, "-m", "celery", "-A", module, *words]
         done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+            command(module, *words),
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         return done.stdout
 
     strict("declarer", "dlx", "declare")
     environment = {**os.environ, "URL": strict("worker-that-checks")}
-    command = [sys.executable, "-m", "celery", "-A", module, "worker", "-P", "solo", "-l", "INFO"]
-    with (tmp_path / "log").open("w") as log:
-        worker = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
+    flags = ("worker", "-P", "solo", "-l", "INFO")
+    worker = start_worker(command(module, *flags), log=tmp_path / "log", environment=environment, cwd=tmp_path)
     try:
         strict("sender", "call", f"{module}.again")
         eventually(lambda: shop.depth("orders.dead") == 1, within=40)
     finally:
-        worker.terminate()
-        worker.wait(20)
+        worker.stop()
 
-    assert not was_refused((tmp_path / "log").read_text())
+    assert not was_refused(worker.log)
     assert f"{module}.last" in strict("reader", "dlx", "dead", "list")
     strict("operator", "dlx", "dead", "replay", "--all", "--yes")
     assert shop.depth("orders") == 1

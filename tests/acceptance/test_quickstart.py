@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from amqp.exceptions import NotFound
-from harness import Worker
 from kombu.connection import Connection
 from support import eventually
 
 from tests.acceptance.tenancy import Tenancy
+from tests.workers import Worker, start_worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 # Nobody needs half a minute to see it.
@@ -51,16 +51,8 @@ class Reader:
 
     def starts_the_worker(self) -> Worker:
         log = self._folder / f"worker-{len(self.workers)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                self._words(self._worker_command),
-                cwd=self._folder,
-                env={**os.environ, "C_FORCE_ROOT": "1"},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.workers.append(Worker(process, log))
+        command = self._words(self._worker_command)
+        self.workers.append(start_worker(command, log=log, environment=os.environ, cwd=self._folder))
         return self.workers[-1].wait_until_ready()
 
     def runs_the_next_command(self, answer: str = "") -> str:

@@ -148,7 +148,7 @@ def test_a_worker_that_starts_beside_a_frozen_node_says_that_it_waits(cluster, r
             eventually(lambda: "The worker start has waited" in worker.log, within=60)
             frozen.resume()
 
-            eventually(lambda: " ready." in worker.log, within=150)
+            worker.wait_until_ready(within=150)
             assert project.send("heal", 1, 0.1).get(timeout=60) == "healed"
     finally:
         frozen.resume()

@@ -20,7 +20,9 @@ from tests.worker.stage import stage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness import Project, Worker
+    from harness import Project
+
+    from tests.workers import Worker
 
 POOLS = ("prefork", "solo", "threads", "gevent")
 HAS_HARD_LIMITS = ("prefork", "gevent")
@@ -43,7 +45,7 @@ class Scene:
         self._worker = self.project.start(module="project_smoke", pool=self.pool, concurrency=4)
 
     def works(self) -> None:
-        self._wait(lambda: " ready." in self._worker.log)
+        self._wait(lambda: self._worker.is_ready)
         errback = self.project.app.signature("canvas.note", kwargs={"of": "exhaust", "event": "errback"})
         self._send("heal", "project.heal", 2, 0.3)
         self._send("exhaust", "smoke.exhaust", str(self.repaired), link_error=errback)
@@ -88,7 +90,7 @@ class Scene:
 
     @property
     def is_alive(self) -> bool:
-        return self._worker.process.poll() is None
+        return self._worker.is_alive
 
     @property
     def log(self) -> str:

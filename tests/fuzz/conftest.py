@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from urllib.parse import quote, urlsplit
 
 import pytest
-from support import Management
 
 from tests.fuzz.house import House
 from tests.fuzz.inputs import SEED, Fuzz
 from tests.fuzz.values import SECRET
+from tests.management import Management
 
 FUZZ = Fuzz.of_environment()
 os.environ[SEED] = FUZZ.seed  # the processes of pytest-xdist must not draw another one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from contextlib import ExitStack
 
 import pytest
@@ -11,11 +10,13 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from support import eventually
 
+from tests.workers import celery
+
 
 def pruning(project, broker):
     """Start ``celery dlx prune`` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "project", "dlx", "prune", "--all", "--yes", "--json"],
+        celery("project", "dlx", "prune", "--all", "--yes", "--json"),
         env={**project.environment(), "DLX_MANAGEMENT_URL": broker.management_url},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
