@@ -10,7 +10,7 @@ from kombu.connection import Connection
 from support import eventually, put
 
 from celery_dlx_retry.broker.async_publisher import Pipeline
-from celery_dlx_retry.broker.dead_letter_moves import put as put_letter
+from celery_dlx_retry.broker.bound_publish import publish_to_queue
 from celery_dlx_retry.broker.dead_letter_moves import replay, rewrite
 from celery_dlx_retry.broker.orphans import return_orphans
 from celery_dlx_retry.broker.waiting import take
@@ -69,7 +69,7 @@ def publish_a_message(post):
 
 def import_a_letter(post):
     post.bench.declare_topology(shared_objects(post.bench.names))
-    put_letter(post.bench.publisher(), post.bench.names, post.target, post.message())
+    publish_to_queue(post.bench.publisher(), post.bench.names, post.target, post.message())
 
 
 def publish_from_an_event_loop(post):

@@ -16,8 +16,8 @@ from kombu.exceptions import OperationalError
 from support import eventually
 
 from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry.app import routes
 from celery_dlx_retry.topology.names import WorkQueue
-from celery_dlx_retry.worker import routes
 from tests.worker.stage import stage
 
 SOON = 1.5  # longer than it takes to look into the ladder
