@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,8 +117,9 @@ def _is_cheap(counted: Counts, kind: QueueType, lane: Lane | None) -> bool:
 
 def _first(connection: Connection, name: str, kind: QueueType, lane: Lane | None) -> tuple[int | None, int | None]:
     if lane is not None:
-        for task in waiting(connection, lane, limit=1):
-            return task.since_ms, task.due_ms
+        with closing(waiting(connection, lane, limit=1)) as tasks:  # a finalizer would swallow Ctrl-C
+            for task in tasks:
+                return task.since_ms, task.due_ms
         return None, None
     with peek(connection, name, kind=kind, limit=1) as messages:
         for seen in messages:

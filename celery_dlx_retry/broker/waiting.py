@@ -15,7 +15,7 @@ from celery_dlx_retry.wire.header_numbers import LAST_MS, ms_since_1970, retries
 from celery_dlx_retry.wire.headers import history_of, parked_at_ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from kombu.connection import Connection
 
@@ -44,7 +44,7 @@ class WaitingTask:
 
 def waiting(
     connection: Connection, lane: Lane, *, limit: int | None = None, wanted: Callable[[WaitingTask], bool] | None = None
-) -> Iterator[WaitingTask]:
+) -> Generator[WaitingTask, None, None]:
     """Yield the tasks in a lane, the next one first; at most ``limit`` of those that are wanted."""
     # Read only the first messages of a lane, and hold no others. A filter needs all of them, and so does a rung, where
     # a later message may be due earlier.

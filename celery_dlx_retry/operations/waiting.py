@@ -99,7 +99,9 @@ def list_waiting(
         if monitor.is_cancelled:
             break
         try:
-            found += waiting(session.connection, lane, limit=limit, wanted=matches if is_filtered else None)
+            wanted = matches if is_filtered else None
+            with closing(waiting(session.connection, lane, limit=limit, wanted=wanted)) as tasks:
+                found += tasks
         except (QueueBusy, Forbidden) as problem:  # the other lanes can be read
             problems.append(str(problem))
         except _StopReading:
@@ -119,8 +121,8 @@ def count_waiting(session: BrokerSession, task_ids: Iterable[str]) -> int:
     """Return how many of these tasks wait in lanes that can be read."""
     found: set[str] = set()
     for lane in _filled_lanes(session)[0]:
-        with suppress(QueueBusy):
-            found.update(it.task_id for it in waiting(session.connection, lane))
+        with suppress(QueueBusy), closing(waiting(session.connection, lane)) as tasks:
+            found.update(it.task_id for it in tasks)
     return len(found.intersection(task_ids))
 
 
