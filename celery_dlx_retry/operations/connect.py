@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
@@ -17,13 +17,14 @@ from celery_dlx_retry.values.broker_urls import AMQP_SCHEMES, scheme_of, urls_in
 from celery_dlx_retry.values.escaping import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from celery import Celery
     from kombu.connection import Connection
 
     from celery_dlx_retry.broker.management import Management
 
+Item = TypeVar("Item")
 # The server on the broker's port may send any text.
 _LONGEST_TEXT = 500
 
@@ -36,6 +37,26 @@ def broker_errors(app: Celery) -> Iterator[None]:
     except (AMQPError, KombuError, OSError) as exc:
         problem = printable((str(exc) or type(exc).__name__)[:_LONGEST_TEXT]).rstrip(".")
         raise BrokerUnavailable(broker=shown(app.connection_for_read()), problem=problem) from exc
+
+
+@contextmanager
+def broker_iterator(app: Celery, generator: Generator[Item, None, None]) -> Iterator[Iterator[Item]]:
+    """Iterate over what a generator of ``broker/`` yields; close it at the end.
+
+    Errors of the broker in the generator become BrokerUnavailable. Errors of the loop's body stay as they are.
+    """
+
+    def items() -> Iterator[Item]:
+        while True:
+            with broker_errors(app):
+                try:
+                    item = next(generator)
+                except StopIteration:
+                    return
+            yield item
+
+    with closing(generator):
+        yield items()
 
 
 def connection_of(app: Celery) -> Connection:

@@ -14,11 +14,11 @@ from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.errors import ArgumentsDoNotFit
 from celery_dlx_retry.events import Edited, emit
 from celery_dlx_retry.operations.audit import audit
-from celery_dlx_retry.operations.connect import connection_of
+from celery_dlx_retry.operations.connect import broker_iterator, connection_of
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters, broker_iterator
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.wire.task_body import edited, payload_of, restored
 
 if TYPE_CHECKING:

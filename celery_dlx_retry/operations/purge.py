@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, final
 from celery_dlx_retry.broker.dead_letter_moves import discard
 from celery_dlx_retry.events import Purged, emit
 from celery_dlx_retry.operations.audit import audit
+from celery_dlx_retry.operations.connect import broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters, broker_iterator
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,13 +15,14 @@ from celery_dlx_retry.errors import NoDestination, Unreadable
 from celery_dlx_retry.events import Replayed, emit
 from celery_dlx_retry.operations.audit import audit
 from celery_dlx_retry.operations.canary import SUCCEEDED, UNKNOWN, Canaries, CanaryStop, stores_no_result
+from celery_dlx_retry.operations.connect import broker_iterator
 from celery_dlx_retry.operations.destinations import Destinations
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import Audited, CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.result_states import states_of
 from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters, broker_iterator
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.values.amounts import Rate
 from celery_dlx_retry.wire.task_body import detached, links_of
 

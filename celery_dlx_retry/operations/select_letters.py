@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, get_args
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.dead_letters import browse, depth
@@ -13,7 +13,14 @@ from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.deadletters.groups import grouped
 from celery_dlx_retry.errors import Forbidden, Missing
 from celery_dlx_retry.operations.app_queues import all_dead_letter_queues, known_work_queues
-from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management, require_rabbitmq
+from celery_dlx_retry.operations.connect import (
+    broker_errors,
+    broker_iterator,
+    connect,
+    connection_of,
+    find_management,
+    require_rabbitmq,
+)
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import OnlyKnownQueues, QueueForbidden, UnknownQueuesSkipped, UnreadableLetter
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from celery_dlx_retry.deadletters.groups import Group
     from celery_dlx_retry.deadletters.letter import DeadMessage
 
-Item = TypeVar("Item")
 #: The columns that a list can be sorted by.
 SortKey = Literal["died", "task", "error", "reason", "attempts", "queue"]
 _SORT_KEYS: dict[str, Callable[[DeadMessage], Any]] = {
@@ -240,23 +246,3 @@ class SelectedLetters:
         if others := tuple(work_queue for name, work_queue in found.items() if name not in known):
             self.monitor.notice(UnknownQueuesSkipped(work_queues=others))
         return [*known, *orphans]
-
-
-@contextmanager
-def broker_iterator(app: Any, generator: Generator[Item, None, None]) -> Iterator[Iterator[Item]]:
-    """Iterate over what a generator of ``broker/`` yields; close it at the end.
-
-    Errors of the broker in the generator become BrokerUnavailable. Errors of the loop's body stay as they are.
-    """
-
-    def items() -> Iterator[Item]:
-        while True:
-            with broker_errors(app):
-                try:
-                    item = next(generator)
-                except StopIteration:
-                    return
-            yield item
-
-    with closing(generator):
-        yield items()

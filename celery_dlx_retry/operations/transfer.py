@@ -15,12 +15,12 @@ from celery_dlx_retry.deadletters.export import from_line, to_line
 from celery_dlx_retry.deadletters.letter import dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
 from celery_dlx_retry.operations.audit import audit
-from celery_dlx_retry.operations.connect import broker_errors, connection_of, require_rabbitmq
+from celery_dlx_retry.operations.connect import broker_errors, broker_iterator, connection_of, require_rabbitmq
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters, broker_iterator
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.values.escaping import printable
 from celery_dlx_retry.values.queue_names import name_problem
 

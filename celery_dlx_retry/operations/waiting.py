@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.waiting import due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
+from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.session import operation
 from celery_dlx_retry.policy.reasons import Reason
@@ -126,7 +127,6 @@ def count_waiting(session: BrokerSession, task_ids: Iterable[str]) -> int:
     return len(found.intersection(task_ids))
 
 
-@operation
 def run_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Monitor = NO_MONITOR) -> MovedTasks:
     """Put waiting tasks on their work queues now. The others keep their places and their time."""
     publisher = session.context.publisher
@@ -146,7 +146,6 @@ def run_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Mon
     return _move(session, "waiting run", task_ids, to_work_queue, monitor=monitor)
 
 
-@operation
 def cancel_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: Monitor = NO_MONITOR) -> MovedTasks:
     """Make dead letters of waiting tasks, with the reason ``requested``. A replay undoes it."""
     queues = session.app.amqp.queues
@@ -180,12 +179,14 @@ def _move(
     moved: list[str] = []
     kept: list[tuple[str, str]] = []
     try:
-        lanes, _, problems = _filled_lanes(session)
+        with broker_errors(session.app):
+            lanes, _, problems = _filled_lanes(session)
         for lane in lanes:
             if monitor.is_cancelled or not left:
                 break
             try:
-                with closing(take(session.connection, lane, left, hand_over=hand_over)) as taken:
+                tasks = take(session.connection, lane, left, hand_over=hand_over)
+                with broker_iterator(session.app, tasks) as taken:
                     for task, problem in taken:
                         if problem:
                             kept.append((task.task_id, str(problem)))

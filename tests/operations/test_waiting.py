@@ -91,6 +91,17 @@ def test_an_operation_that_is_cancelled_in_the_middle_says_what_it_has_done(sess
     assert cancel_waiting(session, result.skipped).is_complete
 
 
+def test_an_error_of_the_monitor_is_not_one_of_the_broker(session, ids, audited):
+    def fail(_notice):
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        cancel_waiting(session, ids, monitor=Monitor(notice=fail))
+
+    assert audited[-1].endswith("asked=5 moved=1")
+    assert len(waiting_ids(session)) == 4
+
+
 def test_a_task_runs_now(session, ids, prefix):
     steps = []
 
