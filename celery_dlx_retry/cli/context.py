@@ -12,12 +12,14 @@ from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.cli.parameters import QUEUE_NAMES
 from celery_dlx_retry.errors import BadBrokerURL
 from celery_dlx_retry.operations.connect import require_rabbitmq
+from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from celery_dlx_retry.operations.notices import Notice
     from celery_dlx_retry.operations.session import BrokerSession
 
 queues_option = click.option(
@@ -56,15 +58,10 @@ def app_of(ctx: click.Context) -> Iterator[Any]:
 def session_of(
     ctx: click.Context, queue_names: str | None, management_url: str | None = None
 ) -> Iterator[BrokerSession]:
-    """Yield a session with the broker of the app; errors are one sentence, audit lines go to stderr."""
+    """Yield a session with the broker of the app; its errors are one sentence."""
     with (
         app_of(ctx) as app,
-        open_session(
-            app,
-            queues=split_names(queue_names),
-            management_url=management_url,
-            on_audit=lambda line: echo(line, err=True),
-        ) as session,
+        open_session(app, queues=split_names(queue_names), management_url=management_url) as session,
     ):
         yield session
 
@@ -105,6 +102,12 @@ def not_there(names: Iterable[str]) -> bool:
     if missing:
         echo(f"Not found: {missing}.", err=True)
     return bool(missing)
+
+
+def print_audit(notice: Notice) -> None:
+    """Print the audit line of an operation on stderr; ignore its other notices."""
+    if isinstance(notice, Audited):
+        echo(notice.line, err=True)
 
 
 def note(text: str) -> None:

@@ -16,12 +16,14 @@ from celery_dlx_retry.cli.context import (
     management_option,
     not_there,
     note,
+    print_audit,
     queues_option,
     session_of,
     split_names,
 )
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
+from celery_dlx_retry.operations.monitor import Monitor
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
 from celery_dlx_retry.operations.topology import check_topology, declare_topology, find_policies, make_plan
@@ -111,7 +113,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
         raise click.UsageError("No app was named, so there is no plan to declare. Name one: celery -A your_project …")
     with session_of(ctx, queue_names) as session:
         changes_something()
-        declared = declare_topology(session, ladder=ladder)
+        declared = declare_topology(session, ladder=ladder, monitor=Monitor(notice=print_audit))
     if as_json:
         json_line(asdict(declared))
     else:
@@ -190,7 +192,7 @@ def prune(  # noqa: PLR0913 - one per option
             changes_something()
             if planned.empty and not as_json:
                 note(f"waiting {COUNT_SECONDS:.0f} s until RabbitMQ has counted again.")
-            lanes = prune_lanes(session, planned).lanes
+            lanes = prune_lanes(session, planned, monitor=Monitor(notice=print_audit)).lanes
     if as_json:
         for it in lanes:
             json_line({"lane": it.lane, "deleted": not it.reason and not dry_run, "reason": it.reason})

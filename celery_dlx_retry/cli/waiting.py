@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.cli.context import management_option, not_there, session_of
+from celery_dlx_retry.cli.context import management_option, not_there, print_audit, session_of
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
     confirm,
@@ -23,6 +23,7 @@ from celery_dlx_retry.cli.output import (
 )
 from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
 from celery_dlx_retry.operations.monitor import Monitor
+from celery_dlx_retry.operations.notices import WaitingTaskMoved
 from celery_dlx_retry.operations.waiting import cancel_waiting, count_waiting, run_waiting
 from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_dlx_retry.broker.waiting import WaitingTask
-    from celery_dlx_retry.operations.waiting import MovedTasks, TaskMoved
+    from celery_dlx_retry.operations.notices import Notice
+    from celery_dlx_retry.operations.waiting import MovedTasks
 
 _PARKED = "parked by its breaker, which may park it again"
 
@@ -112,11 +114,14 @@ def _row(task: WaitingTask) -> tuple[object, ...]:
     return at, task.task, task.task_id, task.queue, task.retry, f"{seconds(task.delay_ms)} s", why
 
 
-def _printer(done: str, *, as_json: bool) -> Callable[[TaskMoved], None]:
+def _printer(done: str, *, as_json: bool) -> Callable[[Notice], None]:
     """Return a function that prints what became of one task."""
 
-    def show(moved: TaskMoved) -> None:
-        task, problem = moved.task, moved.problem
+    def show(notice: Notice) -> None:
+        if not isinstance(notice, WaitingTaskMoved):
+            print_audit(notice)
+            return
+        task, problem = notice.task, notice.problem
         if as_json:
             json_line({**asdict(task), "result": "kept" if problem else done, "problem": problem})
         else:

@@ -1,4 +1,4 @@
-"""The values that an operation on dead letters passes to ``Monitor.notice`` while it runs."""
+"""The values that an operation passes to ``Monitor.notice`` while it runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery_dlx_retry.broker.waiting import WaitingTask
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.errors import DLXError
 
@@ -78,6 +79,14 @@ class CanariesJudged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingTaskMoved:
+    """A task was taken out of its lane, or keeps waiting because of ``problem``."""
+
+    task: WaitingTask
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
     """The operation has ended, and has written this line to the log ``celery_dlx_retry.audit``."""
 
@@ -93,5 +102,6 @@ Notice: TypeAlias = (
     | LetterReplayed
     | LetterKept
     | CanariesJudged
+    | WaitingTaskMoved
     | Audited
 )

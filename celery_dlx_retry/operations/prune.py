@@ -91,7 +91,7 @@ def prune(session: BrokerSession, plan: PrunePlan, *, monitor: Monitor = NO_MONI
         return PruneResult(lanes=tuple(lanes), is_cancelled=True)
     finally:
         deleted = sum(1 for it in lanes if not it.reason)
-        session.audit("prune", prefix=session.names.prefix, deleted=deleted, kept=plan.kept + total - deleted)
+        session.audit(monitor, "prune", prefix=session.names.prefix, deleted=deleted, kept=plan.kept + total - deleted)
     return PruneResult(lanes=tuple(lanes))
 
 

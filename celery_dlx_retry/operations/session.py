@@ -16,6 +16,7 @@ from celery_dlx_retry.errors import Forbidden
 from celery_dlx_retry.operations.app_queues import consumed_queues, known_work_queues, type_in_api
 from celery_dlx_retry.operations.audit import audit, current_user
 from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management
+from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.topology.ladder import rungs
 from celery_dlx_retry.topology.names import WorkQueue
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kombu.entity import Queue
 
     from celery_dlx_retry.broker.management import Management
+    from celery_dlx_retry.operations.monitor import Monitor
     from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.topology.names import Lane
     from celery_dlx_retry.topology.specs import Topology
@@ -43,13 +45,11 @@ def open_session(
     queues: Iterable[str] = (),
     management_url: str | None = None,
     operator: str = "",
-    on_audit: Callable[[str], None] | None = None,
 ) -> Iterator[BrokerSession]:
     """Load the app's tasks, connect to its broker and find the HTTP API.
 
     ``queues`` are work queues, by default all of the app. ``operator`` is the user in the audit log, by default the
-    user of this process. ``on_audit`` gets each line of the audit log. Raise BrokerUnavailable if there is no
-    connection.
+    user of this process. Raise BrokerUnavailable if there is no connection.
     """
     named = list(queues)
     consumed = consumed_queues(app, named)
@@ -65,7 +65,6 @@ def open_session(
             management=management,
             no_management=reason,
             operator=operator,
-            on_audit=on_audit,
         )
 
 
@@ -95,7 +94,6 @@ class BrokerSession:
         management: Management | None,
         no_management: str,
         operator: str,
-        on_audit: Callable[[str], None] | None,
     ) -> None:
         self.app, self.connection, self.queues = app, connection, queues
         #: Whether the caller named the queues.
@@ -106,13 +104,10 @@ class BrokerSession:
         #: Why the HTTP API cannot be used; empty if it can.
         self.no_management = no_management
         self.operator = operator or current_user()
-        self._on_audit = on_audit
 
-    def audit(self, action: str, **facts: Any) -> None:
-        """Write one line of the audit log."""
-        line = audit(action, by=self.operator, **facts)
-        if self._on_audit is not None:
-            self._on_audit(line)
+    def audit(self, monitor: Monitor, action: str, **facts: Any) -> None:
+        """Write one line of the audit log, and give it to the monitor."""
+        monitor.notice(Audited(line=audit(action, by=self.operator, **facts)))
 
     @property
     def vhost(self) -> str:

@@ -10,6 +10,7 @@ from celery_dlx_retry.broker.find_drift import find
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.work_queues import declare_if_missing, has_delayed_retry
 from celery_dlx_retry.operations.app_queues import consumed_queues
+from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.session import operation
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.dead_letter_policy import dead_letter_policy
@@ -116,7 +117,7 @@ def check_topology(session: BrokerSession, *, ladder: bool = False) -> Check:
 
 
 @operation
-def declare_topology(session: BrokerSession, *, ladder: bool = False) -> Declared:
+def declare_topology(session: BrokerSession, *, ladder: bool = False, monitor: Monitor = NO_MONITOR) -> Declared:
     """Declare the plan, and the work queues that do not exist. Existing objects stay as they are.
 
     Raise Unsuitable, before anything is declared, if the broker cannot do what the plan needs.
@@ -137,7 +138,7 @@ def declare_topology(session: BrokerSession, *, ladder: bool = False) -> Declare
         session.context.declare(session.connection, session.queues, ladder=ladder)
         outcome = {}
     finally:
-        session.audit("declare", prefix=session.names.prefix, **facts, **outcome)
+        session.audit(monitor, "declare", prefix=session.names.prefix, **facts, **outcome)
     return Declared(prefix=session.names.prefix, **facts)
 
 

@@ -13,6 +13,7 @@ from celery_dlx_retry.broker.waiting import due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
+from celery_dlx_retry.operations.notices import WaitingTaskMoved
 from celery_dlx_retry.operations.session import operation
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import WorkQueue
@@ -40,14 +41,6 @@ class WaitingList:
     is_queue_missing: bool = False
     #: Whether the caller cancelled the operation: tasks may be missing then.
     is_cancelled: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMoved:
-    """A notice: this task was moved, or keeps waiting because of ``problem``."""
-
-    task: WaitingTask
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,14 +185,14 @@ def _move(
                             kept.append((task.task_id, str(problem)))
                         else:
                             moved.append(task.task_id)
-                        monitor.notice(TaskMoved(task=task, problem=str(problem or "")))
+                        monitor.notice(WaitingTaskMoved(task=task, problem=str(problem or "")))
                         monitor.progress(len(moved) + len(kept), len(asked))
                         if monitor.is_cancelled:
                             break
             except QueueBusy as problem:
                 problems.append(str(problem))
     finally:
-        session.audit(action, asked=len(asked), moved=len(moved))
+        session.audit(monitor, action, asked=len(asked), moved=len(moved))
     rest, is_cancelled = tuple(sorted(left)), monitor.is_cancelled
     return MovedTasks(
         moved=tuple(moved),

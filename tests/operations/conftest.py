@@ -45,15 +45,25 @@ def app(make_app, broker):
 
 
 @pytest.fixture
-def audited():
-    """The lines of the audit log that the session wrote."""
-    return []
+def audited(caplog):
+    """The lines of the audit log."""
+    caplog.set_level("INFO", logger="celery_dlx_retry.audit")
+    return LogLines(caplog)
+
+
+class LogLines:
+    def __init__(self, caplog):
+        self._caplog = caplog
+
+    def __getitem__(self, index):
+        lines = [it.getMessage() for it in self._caplog.records if it.name == "celery_dlx_retry.audit"]
+        return lines[index]
 
 
 @pytest.fixture
-def session(app, broker, management, audited):
+def session(app, broker, management):
     url = broker.management_url if management else None
-    with open_session(app, management_url=url, operator="anna@web", on_audit=audited.append) as it:
+    with open_session(app, management_url=url, operator="anna@web") as it:
         yield it
 
 
