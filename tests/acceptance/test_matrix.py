@@ -80,7 +80,8 @@ def test_readme_and_package_ask_for_the_oldest_of_each():
     oldest = matrix.ENDS[0]
 
     assert f'requires-python = ">={oldest.python}"' in PYPROJECT
-    assert f'"celery>={oldest.celery}"' in PYPROJECT
+    major, minor = CELERYS[-1].split(".")
+    assert f'"celery>={oldest.celery},<{major}.{int(minor) + 1}"' in PYPROJECT
     assert ".".join(map(str, OLDEST_VERSION)) == oldest.rabbitmq
     for what, versions in {"Python": PYTHONS, "Celery": CELERYS, "RabbitMQ": rabbits.VERSIONS}.items():
         assert f"{what} {versions[0]} to {versions[-1]}" in README
