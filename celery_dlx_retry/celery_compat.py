@@ -258,7 +258,7 @@ def keep_ignore_result(options: dict[str, Any], headers: Mapping[str, Any]) -> N
 
 @_ends("5.7")
 def storable(error: Any) -> Any:
-    """Celery stores of an error only what is an ``Exception``, and fails at any other."""
+    """Celery stores only errors that are an ``Exception``, and fails for any other."""
     from celery import VERSION  # noqa: PLC0415 - a process that only publishes need not import it
     from celery.utils.serialization import create_exception_cls  # noqa: PLC0415
 

@@ -73,7 +73,11 @@ DIFFERENCES = """
 - `Reject(requeue=True)` in a task is Celery's own `basic.reject`, which every RabbitMQ 4 counts.
 - RabbitMQ after 4.0 shows queues and exchanges only to users who have a permission on them.
 
-[One module](../celery_dlx_retry/celery_compat.py) has the code that a single Celery version needs.
+[One module](../celery_dlx_retry/celery_compat.py) has every private name of Celery and Kombu that the package uses.
+A worker that starts with a Celery without one of them logs one sentence with the consequence.
+`make compat-next` checks the newest pre-releases for these names.
+
+The same module has the code that a single Celery version needs.
 We remove an entry when the oldest supported Celery no longer needs it.
 
 | what Celery does | fixed in |

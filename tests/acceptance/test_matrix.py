@@ -76,12 +76,12 @@ def test_the_ends_are_the_first_and_the_last_of_what_we_support():
     assert list(matrix.PYTHONS) == PYTHONS
 
 
-def test_readme_and_package_ask_for_the_oldest_of_each():
+def test_readme_and_package_ask_for_the_oldest_of_each_and_no_newer_celery():
     oldest = matrix.ENDS[0]
 
     assert f'requires-python = ">={oldest.python}"' in PYPROJECT
-    major, minor = CELERYS[-1].split(".")
-    assert f'"celery>={oldest.celery},<{major}.{int(minor) + 1}"' in PYPROJECT
+    major, minor = map(int, CELERYS[-1].split("."))
+    assert f'"celery>={oldest.celery},<{major}.{minor + 1}"' in PYPROJECT
     assert ".".join(map(str, OLDEST_VERSION)) == oldest.rabbitmq
     for what, versions in {"Python": PYTHONS, "Celery": CELERYS, "RabbitMQ": rabbits.VERSIONS}.items():
         assert f"{what} {versions[0]} to {versions[-1]}" in README
