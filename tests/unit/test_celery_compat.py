@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from celery_dlx_retry import celery_compat
+from celery_dlx_retry import DLXRetryTask, celery_compat
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "celery_dlx_retry"
@@ -88,6 +88,17 @@ def test_a_missing_name_is_reported_in_one_sentence(monkeypatch):
     assert re.fullmatch(
         r"Celery \S+ lacks kombu\.message:Message\._gone, which celery_dlx_retry uses: nothing is lost\.", sentence
     )
+
+
+def test_a_worker_reports_a_missing_name_at_its_start(monkeypatch, caplog):
+    monkeypatch.setitem(celery_compat.USES, "kombu.message:Message._gone", "nothing is lost")
+    app = Celery("lacking", broker="amqp://127.0.0.1:1//", set_as_current=False, task_cls=DLXRetryTask)
+    app.loader.import_default_modules()
+
+    app.WorkController(pool="solo", loglevel="CRITICAL")
+
+    (sentence,) = [it.getMessage() for it in caplog.records if "Message._gone" in it.getMessage()]
+    assert sentence.endswith("which celery_dlx_retry uses: nothing is lost.")
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Message.body", "kombu.message:NoSuchClass.body", "kombu.message:_no"])
