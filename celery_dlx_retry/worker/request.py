@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import signals
@@ -55,7 +55,6 @@ from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
 from celery_dlx_retry.worker import outcome
 from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.give_back import nack
-from celery_dlx_retry.worker.patch_detection import is_function
 from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
 from celery_dlx_retry.worker.retry_message import copied_headers, copy_with
 from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
@@ -75,8 +74,7 @@ if TYPE_CHECKING:
 logger = escaped(get_logger(__name__))
 
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
-#: By class of a request, of which Celery makes one for each task: whether a patch may read tracebacks of retries.
-_PATCHED: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+_MODULES = frozenset((__name__, "celery.worker.request"))
 
 
 @distrusts_stored_success(lambda request: isinstance(request.delivery_info, DeliveryInfo))
@@ -125,12 +123,10 @@ class DLXRequest(Request):
     def _is_watched(self) -> bool:
         """Return whether an event monitor, or a patch of a request, reads the traceback of a retry."""
         kind, eventer = type(self), self.eventer
-        if kind not in _PATCHED:
-            celerys = (Request.on_failure, kind.on_retry, kind.send_event)
-            is_celerys = all(is_function(it, "celery.worker.request") for it in celerys)
-            _PATCHED[kind] = not (is_celerys and is_function(kind.on_failure, __name__))
-        if _PATCHED[kind]:
-            return True
+        for method in (Request.on_failure, kind.on_retry, kind.send_event, kind.on_failure):
+            # As patch_detection.is_function(), without a call: this is for every delivery.
+            if type(method) is not FunctionType or method.__globals__.get("__name__") not in _MODULES:
+                return True
         is_sending = eventer and eventer.enabled and self.task.send_events
         # A worker that tells of its heartbeat alone has a dispatcher, too.
         return bool(is_sending and (not eventer.groups or "task" in eventer.groups))
@@ -271,7 +267,7 @@ class DLXRequest(Request):
             return
         failures: list[bool] = []
         try:
-            self.apply(self._decision(error), error, exc_info, lambda: failures.append(True))
+            self._apply(self._decision(error), error, exc_info, lambda: failures.append(True))
         except Exception as problem:  # noqa: BLE001 - billiard would swallow it, and the delivery would hang for ever
             context.quick_pace.failed()
             self._not_handed_over(problem)
@@ -307,7 +303,7 @@ class DLXRequest(Request):
             if other is None:
                 self._not_handed_over(problem)
             else:
-                self.apply(other, error, exc_info, fail)
+                self._apply(other, error, exc_info, fail)
 
         acknowledge = functools.partial(self._end_retry, error, retry.delay_ms, exc_info)
         message = copy_with(context, info.message, headers)
