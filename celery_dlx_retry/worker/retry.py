@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery.app.task import get_actual_ignore_result
 from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 
 from celery_dlx_retry.app.clock import delay_ms
@@ -102,7 +101,7 @@ def retry(task: Any, call: RetryCall) -> Any:
         length_ms = delay_ms(task.app, countdown=call.countdown, eta=call.eta)
         wait = Wait(length_ms, granted.latest_ms if granted else None)
         return _within_budget(task, run, call, wait, context)
-    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
+    except (PublishError, TopologyError) as problem:
         raise give_back(task, request.delivery_info, problem, task_id=request.id) from problem
     except Reject as reject:
         # Celery raises it if the retry could not be published, and would end the task.
@@ -130,7 +129,7 @@ def _within_budget(task: Any, run: RunState, call: RetryCall, wait: Wait, contex
     if budget is None or budget.draw():
         try:
             return _decided(task, run, call, wait, context)
-        except (Reject, DLXError, SoftTimeLimitExceeded):
+        except (Reject, DLXError):
             if budget is not None:
                 budget.give_back()  # it could not be published, and will be asked for again
             raise
@@ -160,9 +159,14 @@ def _schedule(task: Any, run: RunState, call: RetryCall, wait: Wait, context: Ap
     if is_copy(task, call, run, context):
         if task.typing and (check := getattr(task, "__header__", None)) is not None:
             check(*request.args, **request.kwargs)  # Celery refuses to send arguments that do not fit
-        if not get_actual_ignore_result(task, request):
+        ignored = request.delivery_info.message.headers.get("ignore_result")
+        if not (ignored if isinstance(ignored, bool) else task.ignore_result):
             task.app.backend.on_task_call(context.capture(), request.id)
-        if _schedule_copy(task, run, wait, context):
+        try:
+            is_scheduled = _schedule_copy(task, run, wait, context)
+        except SoftTimeLimitExceeded as late:
+            raise Reject(late, requeue=False) from late  # as Celery does in the middle of a publish
+        if is_scheduled:
             if call.max_retries is not None:
                 task.override_max_retries = call.max_retries
             asked = Retry(exc=call.exc, when=call.eta or call.countdown)

@@ -15,14 +15,16 @@ from celery import Celery, Task, signals
 from celery._state import _task_stack
 from celery.app.amqp import AMQP
 from celery.app.task import Context
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kombu.messaging import Producer
 from kombu.serialization import dumps
 
-from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry import Budget, DLXRetryTask
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.policy.decision import Dead
+from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.wire.message import Message
 from celery_dlx_retry.worker import celery_publish as sending
@@ -589,6 +591,19 @@ def test_wrong_arguments_are_refused_as_celery_does():
 
     assert refused == by_celery
     assert refused[0] is TypeError
+
+
+def test_a_soft_time_limit_whose_retry_the_budget_refuses_is_not_given_back():
+    task = new_task(new_app(), budget=Budget(per_minute=1, reserve=1), max_retries=None)
+    paid, _ = retried(task, request(), exc=SoftTimeLimitExceeded())
+
+    its_request = request()
+    refused, _ = retried(task, its_request, exc=SoftTimeLimitExceeded())
+
+    assert isinstance(paid, Message)
+    assert refused[0] is SoftTimeLimitExceeded
+    assert its_request.delivery_info.run.decision == Dead(Reason.BUDGET)
+    assert its_request.delivery_info.run.outcome is None
 
 
 def test_headers_that_fill_a_frame_are_left_to_celery():
