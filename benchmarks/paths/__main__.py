@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from celery_dlx_retry.testing.rabbitmq import given
 from tests.provision import provide
 from tests.workers import celery, start_worker
 
@@ -134,7 +135,7 @@ def main() -> int:
     parser.add_argument("--url", default="", help="a RabbitMQ for this run (default: a private one)")
     parser.add_argument("--show", default="", metavar="LETTER", help="print every call of this path")
     options = parser.parse_args()
-    with closing(provide(url=options.url)) as broker, tempfile.TemporaryDirectory() as folder:
+    with closing(given(options.url) or provide()) as broker, tempfile.TemporaryDirectory() as folder:
         found = traced(Path(folder), broker.url)
     print(f"{'path':60} calls  hops  modules")
     is_short = True

@@ -318,12 +318,16 @@ class AppContext:
         headers = with_record(with_failure(message.headers, failure), record)
         headers.pop(ORIGINAL, None)  # an operator edits dead letters only, so this one is the sender's
         letter = message.with_headers(headers)
-        needs = self._around(queue)
         publisher = self.quick_publisher if quickly else self.publisher
-        mend = functools.partial(declare, topology=needs) if self.settings.declare else None
-        with publisher.producer(mend=mend) as producer:
-            producer.publish_message(letter, exchange=self.names.dead(), routing_key=queue.dead_letter_key)
-        self.paces.reached(place(self.names.dead(), queue.dead_letter_key))
+
+        def mend(connection: Connection) -> None:
+            declare(connection, self._around(queue))
+
+        exchange = self.names.dead()
+        with publisher.producer(mend=mend if self.settings.declare else None) as producer:
+            producer.publish_message(letter, exchange=exchange, routing_key=queue.dead_letter_key)
+        if self.paces.by_place:
+            self.paces.reached(place(exchange, queue.dead_letter_key))
 
     def published(self, there: WaitRoute) -> None:
         """The place took a message: the next failure there pauses briefly again."""

@@ -71,7 +71,9 @@ def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any
         if name in _NUMBERS:
             letter[record_key(name)] = value
         elif name not in {"error", "traceback"}:
-            letter[record_key(name)] = cut(str(value), NAME_BYTES)
+            text = str(value)
+            is_short = len(text) <= NAME_BYTES and text.isascii()
+            letter[record_key(name)] = text if is_short else cut(text, NAME_BYTES)
     letter |= {record_key("error"): "", record_key("traceback"): ""}
     room = HEADERS_BYTES - size_of(letter)
     letter[record_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
