@@ -265,15 +265,16 @@ class DLXRequest(Request):
         if context.quick_pace.left():
             self._give_back("")  # the last publish failed and held up the event loop: wait out the pause
             return
-        failures: list[bool] = []
+
+        def failed() -> None:
+            self._dead_of = exc_info if self._is_timeout_handled else None
+            fail()
+
         try:
-            self._apply(self._decision(error), error, exc_info, lambda: failures.append(True))
+            self._apply(self._decision(error), error, exc_info, failed)
         except Exception as problem:  # noqa: BLE001 - billiard would swallow it, and the delivery would hang for ever
             context.quick_pace.failed()
             self._not_handed_over(problem)
-        if failures:
-            self._dead_of = exc_info if self._is_timeout_handled else None
-            fail()
 
     def _apply(self, decision: Decision, error: BaseException, exc_info: Any, fail: Callable[[], None]) -> None:
         if isinstance(decision, Wait):
