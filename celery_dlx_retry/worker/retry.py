@@ -101,14 +101,15 @@ def retry(task: Any, call: RetryCall) -> Any:
         length_ms = delay_ms(task.app, countdown=call.countdown, eta=call.eta)
         wait = Wait(length_ms, granted.latest_ms if granted else None)
         return _within_budget(task, run, call, wait, context)
-    except (PublishError, TopologyError) as problem:
-        raise give_back(task, request.delivery_info, problem, task_id=request.id) from problem
-    except Reject as reject:
-        # Celery raises it if the retry could not be published, and would end the task.
-        if isinstance(reject.reason, (PublishError, TopologyError, SoftTimeLimitExceeded)):
-            raise give_back(task, request.delivery_info, reject.reason, task_id=request.id) from reject
-        if isinstance(reject.reason, BaseException):
-            raise reject.reason from reject
+    except (PublishError, TopologyError, Reject) as raised:
+        if raised is call.exc:
+            raise  # there is no retry, and so Celery raises the error of the task
+        # Celery raises Reject if the retry could not be published, and would end the task.
+        problem = raised.reason if isinstance(raised, Reject) else raised
+        if isinstance(problem, (PublishError, TopologyError, SoftTimeLimitExceeded)):
+            raise give_back(task, request.delivery_info, problem, task_id=request.id) from raised
+        if isinstance(problem, BaseException):
+            raise problem from raised
         raise
 
 

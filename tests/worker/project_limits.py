@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from celery.exceptions import SoftTimeLimitExceeded
 from project import app, record
 
 from celery_dlx_retry import LET_FAIL, Breaker, Budget, DLXRetryTask, Fixed, On
+from celery_dlx_retry.errors import Unreachable
 
 POOR = 0.001  # a share that never comes to a retry here
 TWO = Budget(POOR, reserve=2)
@@ -24,6 +26,19 @@ def by_policy(self):
 def asks(self):
     record(self)
     raise self.retry(exc=OSError("down"), countdown=0.1)
+
+
+@app.task(bind=True, base=DLXRetryTask, name="limits.soft", policy=Fixed(0.1, retries=5), budget=TWO)
+def soft(self):
+    record(self)
+    raise SoftTimeLimitExceeded
+
+
+@app.task(bind=True, base=DLXRetryTask, name="limits.unsent", policy=Fixed(0.1, retries=5), budget=TWO)
+def unsent(self):
+    """Fail as a body does that calls another task with a countdown while its broker is down."""
+    record(self)
+    raise Unreachable(problem="down")
 
 
 @app.task(bind=True, base=DLXRetryTask, name="limits.goes_on", max_retries=5, budget=TWO)

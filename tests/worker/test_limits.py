@@ -68,7 +68,7 @@ def waiting(project, delay_ms):
     return project.depth(project.lane(delay_ms))
 
 
-@pytest.mark.parametrize("way", ["policy", "asks", "goes_on", "auto"])
+@pytest.mark.parametrize("way", ["policy", "asks", "soft", "unsent", "goes_on", "auto"])
 def test_a_retry_beyond_the_budget_is_a_dead_letter_with_retries_left(project, send, way):
     (letter,) = letters_of(project, [result := send(way)])
 
