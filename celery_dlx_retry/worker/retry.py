@@ -94,7 +94,7 @@ def retry(task: Any, call: RetryCall) -> Any:
         return call.as_celery_does()
     context = context_of(task.app)
     try:
-        if granted is not None and is_asked:
+        if granted is not None and is_asked and call.countdown == granted.delay_ms / 1000 and not call.eta:
             return _within_budget(task, run, call, granted, context)
         if call.countdown is None and not call.eta:
             call = replace(call, countdown=task.default_delay(context.settings.max_delay_ms))

@@ -67,6 +67,7 @@ def is_copy(task: Any, call: RetryCall, run: RunState, context: AppContext) -> b
         and "task" in headers  # the first protocol has all in its body
         and "headers" not in headers
         and not (task.priority and message.properties.get("priority") is None)
+        and request.delivery_info.get("priority") == message.properties.get("priority")  # the body may change it
         and not (task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit)  # Celery refuses
         and not dumps_models(task)
         and not any(signal.receivers for signal in _SIGNALS)

@@ -23,7 +23,7 @@ from kombu.serialization import dumps
 
 from celery_dlx_retry import Budget, DLXRetryTask
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.policy.decision import Dead
+from celery_dlx_retry.policy.decision import Dead, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.wire.message import Message
@@ -611,3 +611,29 @@ def test_headers_that_fill_a_frame_are_left_to_celery():
 
     assert is_celerys
     assert isinstance(message, Message)
+
+
+def test_a_priority_that_the_body_set_is_the_one_of_the_retry():
+    its_request = request(properties={"priority": 1})
+    its_request.delivery_info["priority"] = 7
+
+    message, _ = retried(TASK, its_request)
+
+    assert message.properties["priority"] == 7
+
+
+def test_a_class_that_overrides_retry_chooses_the_delay_of_a_policy_too():
+    class Sooner(DLXRetryTask):
+        abstract = True
+
+        def retry(self, *args, countdown=None, **options):
+            return super().retry(*args, countdown=min(countdown, 1), **options)
+
+    task, its_request = new_task(new_app(), base=Sooner, policy=20), request()
+    run = its_request.delivery_info.run
+    run.granted = Wait(20_000)
+
+    with running(task, its_request), pytest.raises(Retry):
+        task.retry(countdown=20, max_retries=1)  # as the guard does
+
+    assert run.outcome.delay_ms == 1000
