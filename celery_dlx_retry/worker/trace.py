@@ -165,24 +165,29 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
         if not isinstance(info, DeliveryInfo):
             return tracer(uuid, args, kwargs, request)
         run = info.run = RunState(request, args, kwargs)
-        if task.breaker is not None and (held := held_back(task, info, task_id=uuid)) is not None:
-            held.retval.dlx_outcome = run.outcome
-            return held
-        if not request.get("retries"):
-            pay_in(task)
         try:
-            result = tracer(uuid, args, kwargs, request)
-        except BaseException as exc:
-            is_done = _ends_unstored(exc, task, run, request)
-            found = _failure(exc) if is_done else _result_of(exc, task, run, request)
-            if found is None:
-                raise
-            result = found
-        else:
-            is_done = result.info is None or _ends_unstored(result.info.retval, task, run, request)
-        if task.breaker is not None:
-            tell(task, run, has_returned=is_done)
-        return _with_outcome(result, task, run, request)
+            if task.breaker is not None and (held := held_back(task, info, task_id=uuid)) is not None:
+                held.retval.dlx_outcome = run.outcome
+                return held
+            if not request.get("retries"):
+                pay_in(task)
+            try:
+                result = tracer(uuid, args, kwargs, request)
+            except BaseException as exc:
+                is_done = _ends_unstored(exc, task, run, request)
+                found = _failure(exc) if is_done else _result_of(exc, task, run, request)
+                if found is None:
+                    raise
+                result = found
+            else:
+                is_done = result.info is None or _ends_unstored(result.info.retval, task, run, request)
+            if task.breaker is not None:
+                tell(task, run, has_returned=is_done)
+            return _with_outcome(result, task, run, request)
+        finally:
+            # Break the cycle of request, delivery info and run: the arguments and the body would stay in memory until
+            # the garbage collector runs.
+            run.received = run.error = None
 
     return trace
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,6 +17,7 @@ from celery import Celery, Task, signals
 from celery._state import _task_stack
 from celery.app.amqp import AMQP
 from celery.app.task import Context
+from celery.app.trace import build_tracer
 from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -637,3 +640,18 @@ def test_a_class_that_overrides_retry_chooses_the_delay_of_a_policy_too():
         task.retry(countdown=20, max_retries=1)  # as the guard does
 
     assert run.outcome.delay_ms == 1000
+
+
+def test_a_run_that_is_over_leaves_nothing_for_the_garbage_collector():
+    task = new_task(new_app())
+    task.__trace__ = build_tracer(task.name, task, app=task.app)
+    facts = dict(vars(request()))
+    message = weakref.ref(facts["delivery_info"].message)
+
+    gc.disable()
+    try:
+        task.__trace__("1", [], {}, facts)
+        del facts
+        assert message() is None
+    finally:
+        gc.enable()
