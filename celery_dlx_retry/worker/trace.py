@@ -20,7 +20,7 @@ from celery.app import trace as trace_module
 from celery.app.trace import TraceInfo, trace_ok_t
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, WorkerLostError, WorkerShutdown, WorkerTerminate
-from celery.states import FAILURE
+from celery.states import FAILURE, RETRY
 from celery.utils.log import get_logger
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from kombu.exceptions import EncodeError
@@ -30,6 +30,7 @@ from celery_dlx_retry.events import Recovered, emit
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_numbers import time_ms_of
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT
+from celery_dlx_retry.worker import outcome
 from celery_dlx_retry.worker.outcome import SETTLED, Dead, Done, LetFail, Unsettled
 from celery_dlx_retry.worker.patch_detection import is_function, is_method
 from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
@@ -194,6 +195,11 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
 
 def _with_outcome(result: Any, task: Any, run: RunState, request: Any) -> Any:
     if isinstance(result.retval, ExceptionInfo):
+        result.retval.dlx_outcome = run.outcome
+    elif isinstance(run.outcome, outcome.Retry) and not run.outcome.is_published:
+        # A wrapper around our guard swallowed the Retry: the main process publishes the retry all the same.
+        swallowed = Retry()
+        result = trace_ok_t(as_raised(swallowed), TraceInfo(RETRY, swallowed), 0.0, None)
         result.retval.dlx_outcome = run.outcome
     elif result.info is None and run.outcome is None and (retries := request.get("retries")):
         _emit_recovered(task, request, request["delivery_info"], retries=retries)

@@ -6,7 +6,7 @@ import functools
 import gc
 import pickle
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import MethodType
@@ -655,3 +655,25 @@ def test_a_run_that_is_over_leaves_nothing_for_the_garbage_collector():
         assert message() is None
     finally:
         gc.enable()
+
+
+def test_a_retry_that_a_wrapper_around_the_guard_swallows_is_published_all_the_same():
+    app = new_app()
+
+    @app.task(name="t.task", base=DLXRetryTask, bind=True, shared=False)
+    def task(self):
+        self.retry(countdown=1)
+
+    app.finalize()
+    call = type(app.tasks["t.task"]).__call__
+
+    def swallow(self, *args, **kwargs):
+        with suppress(Retry):
+            call(self, *args, **kwargs)
+
+    type(app.tasks["t.task"]).__call__ = swallow
+    task.__trace__ = build_tracer(task.name, task, app=app)
+
+    result = task.__trace__("1", [], {}, dict(vars(request())))
+
+    assert result.retval.dlx_outcome.headers["retries"] == 1
