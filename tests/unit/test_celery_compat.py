@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from celery._state import _set_task_join_will_block
 
 from celery_dlx_retry import DLXRetryTask, celery_compat
 
@@ -95,7 +96,10 @@ def test_a_worker_reports_a_missing_name_at_its_start(monkeypatch, caplog):
     app = Celery("lacking", broker="amqp://127.0.0.1:1//", set_as_current=False, task_cls=DLXRetryTask)
     app.loader.import_default_modules()
 
-    app.WorkController(pool="solo", loglevel="CRITICAL")
+    try:
+        app.WorkController(pool="solo", loglevel="CRITICAL")
+    finally:
+        _set_task_join_will_block(blocks=False)  # this process was a worker
 
     (sentence,) = [it.getMessage() for it in caplog.records if "Message._gone" in it.getMessage()]
     assert sentence.endswith("which celery_dlx_retry uses: nothing is lost.")
