@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 import time
+from inspect import signature
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from celery import signals
+from celery import Celery, signals
+from celery.app.amqp import AMQP
 from celery.app.task import Context
 from celery.canvas import Signature
 from kombu.exceptions import EncodeError
@@ -42,6 +44,12 @@ _CARRIED = (
 _IN_BODY = ("callbacks", "errbacks", "chain", "chord")
 # Every other header is the sender's own, and Celery shows it as a part of ``request.headers``.
 _CELERYS = frozenset(vars(Context)) | {"lang", "task", "argsrepr", "kwargsrepr", "compression"}
+# The options of a call of apply_async().
+_OPTIONS = frozenset(
+    name
+    for function in (Celery.send_task, AMQP.as_task_v2, Producer.publish)
+    for name in signature(function).parameters
+)
 _IMMUTABLE = frozenset((str, int, float, bool, bytes, type(None)))
 _MISSING = object()
 _OURS = "celery_dlx_retry.worker.task"
@@ -66,6 +74,7 @@ def is_copy(task: Any, call: RetryCall, run: RunState, context: AppContext) -> b
         and message.content_type in registry.type_to_name
         and "task" in headers  # the first protocol has all in its body
         and "headers" not in headers
+        and _has_plain_stamps(headers.get("stamped_headers"))
         and not (task.priority and message.properties.get("priority") is None)
         and request.delivery_info.get("priority") == message.properties.get("priority")  # the body may change it
         and not (task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit)  # Celery refuses
@@ -163,6 +172,13 @@ def _has_its_arguments(request: Any, run: RunState) -> bool:
     except (EncodeError, KeyError):
         return False
     return (written.encode() if isinstance(written, str) else written) == bytes_of(message)
+
+
+def _has_plain_stamps(names: Any) -> bool:
+    """Return whether no stamp has the name of an option: Celery's own retry takes such a stamp for the option."""
+    return not names or (
+        isinstance(names, (list, tuple)) and all(type(it) is str and it not in _OPTIONS for it in names)
+    )
 
 
 def _function(method: Any) -> Any:

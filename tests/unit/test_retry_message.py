@@ -171,8 +171,7 @@ links = st.none() | st.just([LINK])
 texts = st.none() | st.text(max_size=4)
 counts = st.none() | st.integers(0, 9)
 limits = st.lists(st.none() | st.integers(1, 99), min_size=2, max_size=2)
-# Not a stamp with the name of an option: Celery's own retry takes it for the option.
-stamped = st.sampled_from([None, [], ["s"]]).map(
+stamped = st.sampled_from([None, [], ["s"], ["priority"], ["serializer"], ["exchange"], ["add_to_parent"]]).map(
     lambda names: {"stamped_headers": names, "stamps": {name: ["1"] for name in names or ()}}
 )
 # What Celery itself always writes. A foreign message without it comes back as it was.
