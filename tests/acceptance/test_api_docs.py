@@ -1,16 +1,20 @@
-"""docs/api.md has every public name, with the signature that it has, and says something of every parameter."""
+"""docs/api.md has every public name with its signature and parameters; docs/events.md has every event."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import celery_dlx_retry
 from celery_dlx_retry import errors
+from celery_dlx_retry.events import Event
 
+EVENTS = Path(__file__).parents[2] / "docs" / "events.md"
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 CALLABLES = [name for name in celery_dlx_retry.__all__ if callable(getattr(celery_dlx_retry, name))]
@@ -55,3 +59,15 @@ def test_every_exception_is_on_the_page():
     classes = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
 
     assert {name for name in classes if f"`{name}`" not in PAGE} == {"DLXError"}  # which has a heading
+
+
+def test_every_event_is_on_its_page_with_its_sentence_and_its_fields():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", EVENTS.read_text(), re.MULTILINE)
+    page = {name: (sentence, re.findall(r"\w+", names)) for name, sentence, names in rows}
+
+    assert page == {event.__name__: (event.__doc__.splitlines()[0], facts_of(event)) for event in get_args(Event)}
+
+
+def facts_of(event):
+    properties = [name for name, value in vars(event).items() if isinstance(value, property)]
+    return [field.name for field in fields(event)] + properties
