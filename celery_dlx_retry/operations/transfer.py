@@ -14,6 +14,7 @@ from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.deadletters.export import from_line, to_line
 from celery_dlx_retry.deadletters.letter import dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
+from celery_dlx_retry.events import Imported, emit
 from celery_dlx_retry.operations.audit import audit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator, connection_of, require_rabbitmq
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
@@ -205,6 +206,8 @@ class Import:
         if self._seen is not None and not self._again and self._seen.has_other_version(letter):
             return "edited"
         publish_to_queue(self._publisher, self._names, letter.queue, letter.message, as_found=True)
+        record = letter.record
+        emit(Imported(task=record.task, task_id=record.task_id, dead_letter_queue=letter.queue))
         return "imported"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.waiting import due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
+from celery_dlx_retry.events import DeadLettered, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import WaitingTaskMoved
@@ -153,7 +154,20 @@ def cancel_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: 
             # For a broadcast queue of another process, the name of the dead-letter queue is not known.
             raise Unroutable(exchange=session.names.dead(), routing_key=task.queue)
         queue = WorkQueue(name=task.queue, dead_letter_key=alias or task.queue)
-        session.context.publish_dead(seen.message, queue, _record(task, queue, by=session.operator))
+        record = _record(task, queue, by=session.operator)
+        session.context.publish_dead(seen.message, queue, record)
+        emit(
+            DeadLettered(
+                task=record.task,
+                task_id=record.task_id,
+                queue=record.queue,
+                reason=record.reason,
+                attempts=record.attempts,
+                error_type=record.error_type,
+                error=record.error,
+                worker=record.worker,
+            )
+        )
 
     return _move(session, "waiting cancel", task_ids, to_dead_letters, monitor=monitor)
 
