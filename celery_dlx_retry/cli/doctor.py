@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from celery_dlx_retry.cli.context import app_of, management_option, queues_option, split_names
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, monitored, table
-from celery_dlx_retry.operations.diagnose import diagnose
-
-if TYPE_CHECKING:
-    from celery_dlx_retry.operations.diagnose import Diagnosis
+from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 
 
 @click.command()

@@ -22,13 +22,12 @@ from celery_dlx_retry.cli.output import (
     time_of,
 )
 from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
-from celery_dlx_retry.operations.status import StatusReader, read_status
+from celery_dlx_retry.operations.status import Status, StatusReader, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_dlx_retry.broker.queue_status import QueueState
-    from celery_dlx_retry.operations.status import Status
 
 _COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
 _NAMES = ("queue",)

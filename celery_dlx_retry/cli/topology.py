@@ -26,14 +26,13 @@ from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_
 from celery_dlx_retry.operations.monitor import Monitor
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
-from celery_dlx_retry.operations.topology import check_topology, declare_topology, find_policies, make_plan
+from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
 from celery_dlx_retry.topology import render
 from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_dlx_retry.operations.topology import Plan
     from celery_dlx_retry.topology.specs import Topology
 
 _FORMATS: dict[str, Callable[[Topology, str], str]] = {

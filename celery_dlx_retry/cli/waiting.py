@@ -23,16 +23,14 @@ from celery_dlx_retry.cli.output import (
 )
 from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
 from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import WaitingTaskMoved
-from celery_dlx_retry.operations.waiting import cancel_waiting, count_waiting, run_waiting
+from celery_dlx_retry.operations.notices import Notice, WaitingTaskMoved
+from celery_dlx_retry.operations.waiting import MovedTasks, cancel_waiting, count_waiting, run_waiting
 from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_dlx_retry.broker.waiting import WaitingTask
-    from celery_dlx_retry.operations.notices import Notice
-    from celery_dlx_retry.operations.waiting import MovedTasks
 
 _PARKED = "parked by its breaker, which may park it again"
 

@@ -19,14 +19,13 @@ from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
-from celery_dlx_retry.wire.task_body import edited, payload_of, restored
+from celery_dlx_retry.wire.task_body import Payload, edited, payload_of, restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.wire.message import Message
-    from celery_dlx_retry.wire.task_body import Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

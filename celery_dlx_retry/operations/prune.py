@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from celery_dlx_retry.broker import prune_lanes
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import CannotPrune
-from celery_dlx_retry.operations.session import operation
+from celery_dlx_retry.operations.session import BrokerSession, operation
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.management import Management
-    from celery_dlx_retry.operations.session import BrokerSession
     from celery_dlx_retry.topology.names import Lane
 
 #: How long RabbitMQ takes until its counts are fresh: a prune lasts at least this long.

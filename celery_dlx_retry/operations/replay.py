@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker import dead_letter_moves
 from celery_dlx_retry.broker.paged_reader import PAGE
-from celery_dlx_retry.errors import NoDestination, Unreadable
+from celery_dlx_retry.errors import DLXError, NoDestination, Unreadable
 from celery_dlx_retry.events import Replayed, emit
 from celery_dlx_retry.operations.audit import audit
-from celery_dlx_retry.operations.canary import SUCCEEDED, UNKNOWN, Canaries, CanaryStop, stores_no_result
+from celery_dlx_retry.operations.canary import SUCCEEDED, UNKNOWN, Canaries, CanaryStop, CanaryTest, stores_no_result
 from celery_dlx_retry.operations.connect import broker_iterator
 from celery_dlx_retry.operations.destinations import Destinations
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import Audited, CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.result_states import states_of
+from celery_dlx_retry.operations.result_states import States, states_of
 from celery_dlx_retry.operations.seen_letters import SeenLetters
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.values.amounts import Rate
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.errors import DLXError
-    from celery_dlx_retry.operations.canary import CanaryTest
-    from celery_dlx_retry.operations.result_states import States
 
 # RabbitMQ closes a channel that holds a message for longer than consumer_timeout, which is 30 minutes by default. So a
 # replay gives back what it holds after this time, and reads the queues again.

@@ -6,7 +6,7 @@ import functools
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.lanes import existing_lanes
@@ -18,11 +18,10 @@ from celery_dlx_retry.operations.audit import audit, current_user
 from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management
 from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.topology.ladder import rungs
-from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.names import Lane, WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Concatenate
 
     from celery import Celery
     from kombu.connection import Connection
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from celery_dlx_retry.broker.management import Management
     from celery_dlx_retry.operations.monitor import Monitor
     from celery_dlx_retry.settings import QueueType
-    from celery_dlx_retry.topology.names import Lane
     from celery_dlx_retry.topology.specs import Topology
 
 Parameters = ParamSpec("Parameters")

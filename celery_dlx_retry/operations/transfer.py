@@ -12,7 +12,7 @@ from celery_dlx_retry.broker.bound_publish import publish_to_queue
 from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
 from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.deadletters.export import from_line, to_line
-from celery_dlx_retry.deadletters.letter import dead_message
+from celery_dlx_retry.deadletters.letter import DeadMessage, dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
 from celery_dlx_retry.events import Imported, emit
 from celery_dlx_retry.operations.audit import audit
@@ -28,7 +28,6 @@ from celery_dlx_retry.values.queue_names import name_problem
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 # RabbitMQ takes no message over 512 MiB. A longer line is not from an export.
 _LONGEST_LINE = 768 * 2**20

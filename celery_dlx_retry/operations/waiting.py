@@ -8,25 +8,20 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.peek import counts
-from celery_dlx_retry.broker.waiting import due, take, waiting
+from celery_dlx_retry.broker.peek import PeekedMessage, counts
+from celery_dlx_retry.broker.waiting import WaitingTask, due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
 from celery_dlx_retry.events import DeadLettered, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.notices import WaitingTaskMoved
-from celery_dlx_retry.operations.session import operation
+from celery_dlx_retry.operations.session import BrokerSession, operation
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.names import Lane, WorkQueue
 from celery_dlx_retry.wire.dead_record import DeadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from celery_dlx_retry.broker.peek import PeekedMessage
-    from celery_dlx_retry.broker.waiting import WaitingTask
-    from celery_dlx_retry.operations.session import BrokerSession
-    from celery_dlx_retry.topology.names import Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,10 @@ from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.values.escaping import readable_json
-from celery_dlx_retry.wire.task_body import payload_of
+from celery_dlx_retry.wire.task_body import Payload, payload_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.wire.task_body import Payload
 
 
 @click.command("edit")

@@ -12,15 +12,13 @@ from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
 from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
 from celery_dlx_retry.cli.parameters import COUNT
-from celery_dlx_retry.deadletters.letter import facts_of
-from celery_dlx_retry.operations.select_letters import SortKey, group_letters, list_letters
+from celery_dlx_retry.deadletters.letter import DeadMessage, facts_of
+from celery_dlx_retry.operations.select_letters import LetterQuery, SortKey, group_letters, list_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_dlx_retry.deadletters.groups import Group
-    from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.operations.select_letters import LetterQuery
 
 _IDS = ("group", "sample")
 _COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")

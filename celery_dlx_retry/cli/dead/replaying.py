@@ -13,10 +13,10 @@ from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues, repor
 from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
-from celery_dlx_retry.operations.canary import CanaryTest
-from celery_dlx_retry.operations.notices import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
+from celery_dlx_retry.operations.canary import CanaryStop, CanaryTest
+from celery_dlx_retry.operations.notices import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.replay import EFFECTS, Replay
+from celery_dlx_retry.operations.replay import EFFECTS, Replay, ReplayPlan, ReplayResult
 from celery_dlx_retry.values.amounts import rate_per_second, share
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.errors import DLXError
-    from celery_dlx_retry.operations.canary import CanaryStop
-    from celery_dlx_retry.operations.notices import Notice
-    from celery_dlx_retry.operations.replay import ReplayPlan, ReplayResult
     from celery_dlx_retry.operations.select_letters import LetterQuery
 
 _rate = amount(rate_per_second, "a rate: 50/s, 600/m or 100/h")

@@ -10,6 +10,7 @@ from celery_dlx_retry.cli.output import counted, echo, monitored
 from celery_dlx_retry.operations.monitor import Monitor
 from celery_dlx_retry.operations.notices import (
     Audited,
+    Notice,
     OnlyKnownQueues,
     QueueForbidden,
     UnknownQueuesSkipped,
@@ -20,7 +21,6 @@ from celery_dlx_retry.values.escaping import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from celery_dlx_retry.operations.notices import Notice
 
 _MOST_UNREADABLE = 5
 

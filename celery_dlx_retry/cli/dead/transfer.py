@@ -18,13 +18,11 @@ from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
 from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, counted, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import MOST, QUEUE_NAME
-from celery_dlx_retry.operations.select_letters import SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.operations.transfer import Import, export_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from celery_dlx_retry.operations.select_letters import LetterQuery
 
 
 @click.command("export")
