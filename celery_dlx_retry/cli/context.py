@@ -12,7 +12,7 @@ from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.cli.parameters import QUEUE_NAMES
 from celery_dlx_retry.errors import BadBrokerURL
 from celery_dlx_retry.operations.connect import require_rabbitmq
-from celery_dlx_retry.operations.notices import Audited, Notice
+from celery_dlx_retry.operations.monitor import Audited, Notice
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.session import BrokerSession, open_session
 

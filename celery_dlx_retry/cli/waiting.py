@@ -22,8 +22,7 @@ from celery_dlx_retry.cli.output import (
     yes_option,
 )
 from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import Notice, WaitingTaskMoved
+from celery_dlx_retry.operations.monitor import Monitor, Notice, WaitingTaskMoved
 from celery_dlx_retry.operations.waiting import MovedTasks, cancel_waiting, count_waiting, run_waiting
 from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
 

@@ -90,7 +90,8 @@ def prune(session: BrokerSession, plan: PrunePlan, *, monitor: Monitor = NO_MONI
         return PruneResult(lanes=tuple(lanes), is_cancelled=True)
     finally:
         deleted = sum(1 for it in lanes if not it.reason)
-        session.audit(monitor, "prune", prefix=session.names.prefix, deleted=deleted, kept=plan.kept + total - deleted)
+        kept, prefix = plan.kept + total - deleted, session.names.prefix
+        monitor.audit("prune", by=session.operator, prefix=prefix, deleted=deleted, kept=kept)
     return PruneResult(lanes=tuple(lanes))
 
 

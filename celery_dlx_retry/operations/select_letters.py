@@ -21,8 +21,14 @@ from celery_dlx_retry.operations.connect import (
     find_management,
     require_rabbitmq,
 )
-from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import OnlyKnownQueues, QueueForbidden, UnknownQueuesSkipped, UnreadableLetter
+from celery_dlx_retry.operations.monitor import (
+    NO_MONITOR,
+    Monitor,
+    OnlyKnownQueues,
+    QueueForbidden,
+    UnknownQueuesSkipped,
+    UnreadableLetter,
+)
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.settings import QueueType
 

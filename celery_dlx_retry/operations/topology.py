@@ -136,7 +136,7 @@ def declare_topology(session: BrokerSession, *, ladder: bool = False, monitor: M
         session.context.declare(session.connection, session.queues, ladder=ladder)
         outcome = {}
     finally:
-        session.audit(monitor, "declare", prefix=session.names.prefix, **facts, **outcome)
+        monitor.audit("declare", by=session.operator, prefix=session.names.prefix, **facts, **outcome)
     return Declared(prefix=session.names.prefix, **facts)
 
 

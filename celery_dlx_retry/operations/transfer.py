@@ -15,10 +15,8 @@ from celery_dlx_retry.deadletters.export import from_line, to_line
 from celery_dlx_retry.deadletters.letter import DeadMessage, dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
 from celery_dlx_retry.events import Imported, emit
-from celery_dlx_retry.operations.audit import audit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator, connection_of, require_rabbitmq
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.seen_letters import SeenLetters
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
@@ -146,7 +144,14 @@ class Import:
         except InvalidExportLine as exc:
             raise LetterError(detail=f"The file has changed since it was checked: {exc.problem}.") from exc
         finally:
-            self._audit()
+            self._monitor.audit(
+                "dead import",
+                by=self._operator,
+                imported=self._counts["imported"],
+                already_there=self._counts["already there"],
+                edited=self._counts["edited"],
+                file=printable(self._source),
+            )
         return self.result
 
     @property
@@ -160,17 +165,6 @@ class Import:
             lines_done=self._skip + done,
             is_complete=self._planned is not None and done >= self._planned[1].total,
         )
-
-    def _audit(self) -> None:
-        line = audit(
-            "dead import",
-            by=self._operator,
-            imported=self._counts["imported"],
-            already_there=self._counts["already there"],
-            edited=self._counts["edited"],
-            file=printable(self._source),
-        )
-        self._monitor.notice(Audited(line=line))
 
     def _checked(self) -> tuple[_FileLetters, ImportPlan]:
         letters = _FileLetters(self._lines, skip=self._skip, to_queue=self._to_queue, queues=self._allowed_queues())

@@ -13,8 +13,7 @@ from celery_dlx_retry.broker.waiting import WaitingTask, due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
 from celery_dlx_retry.events import DeadLettered, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
-from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import WaitingTaskMoved
+from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor, WaitingTaskMoved
 from celery_dlx_retry.operations.session import BrokerSession, operation
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import Lane, WorkQueue
@@ -201,7 +200,7 @@ def _move(
             except QueueBusy as problem:
                 problems.append(str(problem))
     finally:
-        session.audit(monitor, action, asked=len(asked), moved=len(moved))
+        monitor.audit(action, by=session.operator, asked=len(asked), moved=len(moved))
     rest, is_cancelled = tuple(sorted(left)), monitor.is_cancelled
     return MovedTasks(
         moved=tuple(moved),

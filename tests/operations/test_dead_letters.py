@@ -23,8 +23,14 @@ from celery_dlx_retry.errors import ArgumentsDoNotFit, InvalidExportLine, Missin
 from celery_dlx_retry.events import Edited, Imported, Purged, Replayed
 from celery_dlx_retry.operations.canary import CanaryTest
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import Audited, CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
+from celery_dlx_retry.operations.monitor import (
+    Audited,
+    CanariesJudged,
+    LetterKept,
+    LetterPlanned,
+    LetterReplayed,
+    Monitor,
+)
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, InvalidRequest, NeedsRabbitMQ
 from celery_dlx_retry.operations.purge import Purge
 from celery_dlx_retry.operations.replay import Replay

@@ -8,8 +8,7 @@ import pytest
 
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.events import DeadLettered
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import Audited
+from celery_dlx_retry.operations.monitor import Audited, Monitor
 from celery_dlx_retry.operations.topology import declare_topology
 from celery_dlx_retry.operations.waiting import cancel_waiting, count_waiting, list_waiting, run_waiting
 from celery_dlx_retry.policy.reasons import Reason

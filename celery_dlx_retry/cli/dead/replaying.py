@@ -14,7 +14,7 @@ from celery_dlx_retry.cli.errors import changes_something, click_errors
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.operations.canary import CanaryStop, CanaryTest
-from celery_dlx_retry.operations.notices import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
+from celery_dlx_retry.operations.monitor import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.replay import EFFECTS, Replay, ReplayPlan, ReplayResult
 from celery_dlx_retry.values.amounts import rate_per_second, share

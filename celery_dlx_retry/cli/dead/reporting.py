@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.cli.context import note
 from celery_dlx_retry.cli.output import counted, echo, monitored
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import (
+from celery_dlx_retry.operations.monitor import (
     Audited,
+    Monitor,
     Notice,
     OnlyKnownQueues,
     QueueForbidden,
