@@ -25,7 +25,7 @@ from celery_dlx_retry.operations.monitor import (
     Monitor,
 )
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.result_states import States, states_of
+from celery_dlx_retry.operations.result_states import states_of
 from celery_dlx_retry.operations.seen_letters import SeenLetters
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.values.amounts import Rate
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
+    from celery_dlx_retry.operations.result_states import States
 
 # RabbitMQ closes a channel that holds a message for longer than consumer_timeout, which is 30 minutes by default. So a
 # replay gives back what it holds after this time, and reads the queues again.
