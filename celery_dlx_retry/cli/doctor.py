@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, management_option, queues_option, split_names
+from celery_dlx_retry.cli.context import app_of, management_option, queues_option
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, monitored, table
 from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 
@@ -17,10 +17,12 @@ from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 @management_option
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, queue_names: str | None, management_url: str | None, *, as_json: bool) -> None:
+def doctor(
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, as_json: bool
+) -> None:
     """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all findings are information."""
     with app_of(ctx) as app, monitored("Examining") as monitor:
-        found = diagnose(app, queues=split_names(queue_names), management_url=management_url, monitor=monitor)
+        found = diagnose(app, queues=queue_names or (), management_url=management_url, monitor=monitor)
     if as_json:
         for finding in found.findings:
             json_line(asdict(finding))

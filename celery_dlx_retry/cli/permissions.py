@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, queues_option, split_names
+from celery_dlx_retry.cli.context import app_of, queues_option
 from celery_dlx_retry.cli.output import echo, json_line, json_option
 from celery_dlx_retry.operations.permissions import ROLES, list_permissions
 
@@ -23,11 +23,11 @@ _EVERY_QUEUE = (
 @json_option
 @click.pass_context
 def permissions(
-    ctx: click.Context, queue_names: str | None, user: str, roles: tuple[str, ...], *, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, user: str, roles: tuple[str, ...], *, as_json: bool
 ) -> None:
     """Print how to grant a broker user what it needs. This is the least that its ROLES need; nothing is changed."""
     with app_of(ctx) as app:
-        found = list_permissions(app, queues=split_names(queue_names), roles=roles)
+        found = list_permissions(app, queues=queue_names or (), roles=roles)
     for grant in found.grants:
         if as_json:
             json_line({**asdict(grant), "vhost": found.vhost, "reaches_every_queue": grant.reaches_every_queue})

@@ -14,12 +14,11 @@ from celery_dlx_retry.cli.context import (
     is_app_named,
     ladder_option,
     management_option,
-    not_there,
     note,
     print_audit,
     queues_option,
+    report_missing,
     session_of,
-    split_names,
 )
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
@@ -58,12 +57,12 @@ _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 @ladder_option
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool, as_json: bool) -> None:
+def plan(ctx: click.Context, queue_names: tuple[str, ...] | None, form: str, *, ladder: bool, as_json: bool) -> None:
     """Show what a worker would declare; nothing is changed."""
     if as_json and form != "table":
         raise click.UsageError(f"Give --json or --format {form}, not both.")
     with app_of(ctx) as app:
-        made = make_plan(app, queues=split_names(queue_names), ladder=ladder)
+        made = make_plan(app, queues=queue_names or (), ladder=ladder)
     if as_json:
         for fact in render.facts(made.topology):
             json_line(fact)
@@ -81,7 +80,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
 @json_option
 @click.pass_context
 def check(
-    ctx: click.Context, queue_names: str | None, management_url: str | None, *, ladder: bool, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, ladder: bool, as_json: bool
 ) -> None:
     """Compare the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
     with session_of(ctx, queue_names, management_url) as session:
@@ -106,7 +105,7 @@ def check(
 @ladder_option
 @json_option
 @click.pass_context
-def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
+def declare(ctx: click.Context, queue_names: tuple[str, ...] | None, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist. Existing objects stay as they are."""
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Name one: celery -A your_project …")
@@ -133,7 +132,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
 @json_option
 @click.pass_context
 def policy(
-    ctx: click.Context, queue_names: str | None, management_url: str | None, form: str, *, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, form: str, *, as_json: bool
 ) -> None:
     """Print how to attach a dead-letter exchange to a queue. For work queues that exist; nothing is changed."""
     with session_of(ctx, queue_names, management_url) as session:
@@ -158,7 +157,7 @@ def policy(
             "RabbitMQ applies one policy to a queue. Whether these queues have one is not known; if so, add what it "
             f"sets, and raise the priority. {found.no_management}"
         )
-    if not_there(found.missing):
+    if report_missing(work_queue=found.missing):
         ctx.exit(1)
 
 
@@ -172,7 +171,7 @@ def policy(
 @click.pass_context
 def prune(  # noqa: PLR0913 - one per option
     ctx: click.Context,
-    queue_names: str | None,
+    queue_names: tuple[str, ...] | None,
     management_url: str | None,
     *,
     everything: bool,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
+from celery_dlx_retry.cli.context import app_of, management_option
 from celery_dlx_retry.cli.dead.editor import in_editor
 from celery_dlx_retry.cli.dead.options import queue_option
 from celery_dlx_retry.cli.dead.reporting import Reporter
-from celery_dlx_retry.cli.errors import changes_something, click_errors
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
@@ -49,10 +49,8 @@ def edit_dead(  # noqa: PLR0913 - one per option
     """Change the arguments of a dead letter. The first ones are kept in its header; it stays dead."""
     if undo and changes:
         raise click.UsageError("Give --set or --undo, not both.")
-    app = ctx.obj.app
-    insist_on_rabbitmq(app)
     monitor = Reporter().monitor
-    with click_errors(app):
+    with app_of(ctx) as app:
         letter = find_letter(app, task_id, queues=queues, management_url=management_url, monitor=monitor)
         if letter is None:
             click.echo(f"No dead letter has the task id {printable(task_id)}.", err=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from celery_dlx_retry.cli.context import app_of, report_missing
 from celery_dlx_retry.cli.dead.options import selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
-from celery_dlx_retry.cli.errors import click_errors
+from celery_dlx_retry.cli.dead.reporting import Reporter
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
 from celery_dlx_retry.cli.parameters import COUNT
 from celery_dlx_retry.deadletters.letter import DeadMessage, facts_of
@@ -36,8 +36,8 @@ def list_dead(  # noqa: PLR0913 - one per option
     ctx: click.Context, query: LetterQuery, *, sort: SortKey, limit: int, reverse: bool, as_json: bool
 ) -> None:
     """Show dead letters; they stay where they are."""
-    app, reporter = ctx.obj.app, Reporter()
-    with click_errors(app):
+    reporter = Reporter()
+    with app_of(ctx) as app:
         with reporter.bar("reading"):
             found = list_letters(app, query, sort=sort, reverse=reverse, limit=limit, monitor=reporter.monitor)
         if sys.stdout.isatty() or as_json:
@@ -48,7 +48,7 @@ def list_dead(  # noqa: PLR0913 - one per option
     if not as_json:
         more = f", {limit} shown" if found.total > limit else ""
         echo(f"{counted(found.total, 'dead letter')}{more}")
-    if report_missing(groups=found.absent_groups):
+    if report_missing(group=found.absent_groups):
         ctx.exit(1)
 
 
@@ -57,8 +57,8 @@ def list_dead(  # noqa: PLR0913 - one per option
 @json_option
 def group_dead(ctx: click.Context, query: LetterQuery, *, as_json: bool) -> None:
     """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
-    app, reporter = ctx.obj.app, Reporter()
-    with click_errors(app), reporter.bar("reading"):
+    reporter = Reporter()
+    with app_of(ctx) as app, reporter.bar("reading"):
         found = group_letters(app, query, monitor=reporter.monitor)
     if as_json:
         for group in found.groups:
@@ -66,7 +66,7 @@ def group_dead(ctx: click.Context, query: LetterQuery, *, as_json: bool) -> None
     else:
         columns = ("group", "count", "error", "where", "first died", "last died", "sample")
         table(columns, _rows(found.groups), whole=_IDS)
-    if report_missing(groups=found.absent_groups):
+    if report_missing(group=found.absent_groups):
         ctx.exit(1)
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_dlx_retry.cli.context import app_of, report_missing
 from celery_dlx_retry.cli.dead.options import all_option, require_explicit, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues, report_missing
-from celery_dlx_retry.cli.errors import changes_something, click_errors
+from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.operations.purge import Purge
@@ -27,7 +28,7 @@ def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bo
     """Delete dead letters for good. Export them first if you may want them back."""
     require_explicit(query)
     reporter = Reporter()
-    with click_errors(ctx.obj.app), Purge(ctx.obj.app, query, monitor=reporter.monitor) as purge:
+    with app_of(ctx) as app, Purge(app, query, monitor=reporter.monitor) as purge:
         if not yes:
             with reporter.bar("reading"):
                 plan = purge.plan()
@@ -40,5 +41,5 @@ def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bo
         json_line({"purged": result.purged, "not_found": [*result.missing_ids, *result.absent_groups]})
     else:
         echo(f"{result.purged} purged")
-    if report_missing(ids=result.missing_ids, groups=result.absent_groups):
+    if report_missing(task_id=result.missing_ids, group=result.absent_groups):
         ctx.exit(1)

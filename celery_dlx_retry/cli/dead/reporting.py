@@ -19,7 +19,7 @@ from celery_dlx_retry.operations.monitor import (
 from celery_dlx_retry.values.escaping import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 _MOST_UNREADABLE = 5
@@ -85,14 +85,6 @@ class Reporter:
                 "`dead list --unreadable` shows such letters, `dead export` keeps the bytes of these headers, "
                 "`dead replay` sends the task without them, `dead purge` deletes the letter."
             )
-
-
-def report_missing(*, ids: Iterable[str] = (), groups: Iterable[str] = ()) -> bool:
-    """Print the ids and groups that were not found on stderr; return True if there are any."""
-    missing = [*(f"task id {it}" for it in ids), *(f"group {it}" for it in groups)]
-    if missing:
-        echo(f"Not found: {', '.join(missing)}.", err=True)
-    return bool(missing)
 
 
 def describe_queues(per_queue: Mapping[str, int]) -> str:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
+from celery_dlx_retry.cli.context import app_of, management_option
 from celery_dlx_retry.cli.dead.options import queue_option
 from celery_dlx_retry.cli.dead.reporting import Reporter
-from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import echo, json_line, json_option, seconds, time_of
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.deadletters.details import details_of
@@ -42,11 +41,10 @@ def show_dead(  # noqa: PLR0913 - one per option
     as_json: bool,
 ) -> None:
     """Show everything about a dead letter. History, traceback, headers, and with --args its arguments."""
-    app, reporter = ctx.obj.app, Reporter()
-    insist_on_rabbitmq(app)
+    reporter = Reporter()
     query = LetterQuery(queues=queues, filter=LetterFilter(ids=frozenset([task_id])), management_url=management_url)
     count = 0
-    with click_errors(app), SelectedLetters(app, query, monitor=reporter.monitor) as letters, reporter.bar("reading"):
+    with app_of(ctx) as app, SelectedLetters(app, query, monitor=reporter.monitor) as letters, reporter.bar("reading"):
         for letter in letters:
             count += 1
             details = details_of(letter, with_arguments=with_args)
