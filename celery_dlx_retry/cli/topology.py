@@ -1,4 +1,7 @@
-"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: exchanges, queues and bindings of an app."""
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: an app's exchanges, queues and bindings.
+
+Also ``celery dlx permissions``: the least permissions that the broker users of this app need.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from celery_dlx_retry.cli.context import (
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
 from celery_dlx_retry.operations.monitor import Monitor
+from celery_dlx_retry.operations.permissions import ROLES, list_permissions
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
 from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
@@ -41,6 +45,10 @@ _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     "terraform": lambda topology, vhost: render.terraform(topology, vhost=vhost),
 }
 
+_EVERY_QUEUE = (
+    "#   Celery sends tasks to amq.default, so this user can send to every queue of the virtual host. "
+    "docs/brokers.md says how to avoid it."
+)
 _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 
 
@@ -214,3 +222,25 @@ def _numbers(made: Plan) -> str:
         f"for {counted(len(made.work_queues), 'work queue')}. "
         "Delays that no task announced add lanes when they are first used."
     )
+
+
+@click.command()
+@queues_option
+@click.option("--user", metavar="NAME", default="USER", show_default=True, help="The broker user to grant them to.")
+@click.argument("roles", nargs=-1, type=click.Choice(list(ROLES)))
+@json_option
+@click.pass_context
+def permissions(
+    ctx: click.Context, queue_names: tuple[str, ...] | None, user: str, roles: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Print how to grant a broker user what it needs. This is the least that its ROLES need; nothing is changed."""
+    with app_of(ctx) as app:
+        found = list_permissions(app, queues=queue_names or (), roles=roles)
+    for grant in found.grants:
+        if as_json:
+            json_line({**asdict(grant), "vhost": found.vhost, "reaches_every_queue": grant.reaches_every_queue})
+        else:
+            echo(f"# {grant.role}: {ROLES[grant.role]}")
+            click.echo(grant.rabbitmqctl(user=user, vhost=found.vhost))
+            if grant.reaches_every_queue:
+                click.echo(_EVERY_QUEUE)

@@ -25,18 +25,13 @@ Parsed = TypeVar("Parsed")
 all_option = click.option("--all", "everything", is_flag=True, help="All letters, in place of ids or filters.")
 
 
-def _several(
-    *names: str,
-    type: Any = TEXT,
-    metavar: str | None = "NAME",
-    help: str,  # noqa: A002 - as click names them
-) -> Callable[[Command], Command]:
-    """Return an option that can be given several times."""
-    return click.option(*names, multiple=True, type=type, metavar=metavar, help=help)
+def _several(*names: str, kind: Any = TEXT, metavar: str | None = "NAME", text: str) -> Callable[[Command], Command]:
+    """Return an option that can be given several times, with its type and its help text."""
+    return click.option(*names, multiple=True, type=kind, metavar=metavar, help=text)
 
 
 #: For the commands that are about one task id.
-queue_option = _several("--queue", "-q", "queues", type=QUEUE_NAME, help="Only dead letters of this work queue.")
+queue_option = _several("--queue", "-q", "queues", kind=QUEUE_NAME, text="Only dead letters of this work queue.")
 
 
 def amount(
@@ -56,25 +51,25 @@ def amount(
 _age = amount(age_ms, "an age: 90s, 30m, 2h, 7d or 2w")
 _OPTIONS = (
     _several(
-        "--queue", "-q", "queues", type=QUEUE_NAME, help="Only letters of this work queue, or of the orphans' queue."
+        "--queue", "-q", "queues", kind=QUEUE_NAME, text="Only letters of this work queue, or of the orphans' queue."
     ),
-    _several("--task", "tasks", help="Only letters of this task; * matches any text."),
+    _several("--task", "tasks", text="Only letters of this task; * matches any text."),
     _several(
         "--reason",
         "reasons",
-        type=click.Choice([*map(str, Reason)]),
+        kind=click.Choice([*map(str, Reason)]),
         metavar=None,
-        help="Only letters with this reason.",
+        text="Only letters with this reason.",
     ),
     _several(
-        "--exception", "exceptions", metavar="TYPE", help="Only letters with this exception type, such as KeyError."
+        "--exception", "exceptions", metavar="TYPE", text="Only letters with this exception type, such as KeyError."
     ),
     click.option("--text", type=TEXT, help="Only letters with this text in error, traceback or arguments."),
     click.option(
         "--older-than", callback=_age, metavar="AGE", help="Only letters that died longer ago: 90s, 30m, 2h, 7d, 2w."
     ),
     click.option("--newer-than", callback=_age, metavar="AGE", help="Only letters that died within this time."),
-    _several("--group", "groups", metavar="GROUP", help="Only letters of this group; see dead groups."),
+    _several("--group", "groups", metavar="GROUP", text="Only letters of this group; see dead groups."),
     click.option("--unreadable", is_flag=True, help="Only letters with headers that cannot be read."),
     management_option,
 )
