@@ -92,8 +92,12 @@ def replay_dead(  # noqa: PLR0913 - one per option
     )
     output = _Output(as_json=as_json, is_dry_run=dry_run)
     reporter = Reporter(output.on_notice)
-    how: dict[str, Any] = {"to_queue": to_queue, "detach": detach, "per_second": rate, "canary": test}
-    with app_of(ctx) as app, Replay(app, query, **how, monitor=reporter.monitor) as replay:
+    with (
+        app_of(ctx) as app,
+        Replay(
+            app, query, to_queue=to_queue, detach=detach, per_second=rate, canary=test, monitor=reporter.monitor
+        ) as replay,
+    ):
         if dry_run or not yes:
             with reporter.bar("reading"):
                 plan = replay.plan()
