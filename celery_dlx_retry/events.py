@@ -146,6 +146,15 @@ class Edited:
     dead_letter_queue: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A dead letter came back from a file: the broker has confirmed it."""
+
+    task: str
+    task_id: str
+    dead_letter_queue: str
+
+
 Event: TypeAlias = (
     RetryScheduled
     | DeadLettered
@@ -157,6 +166,7 @@ Event: TypeAlias = (
     | Replayed
     | Purged
     | Edited
+    | Imported
 )
 
 

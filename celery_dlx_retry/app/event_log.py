@@ -16,6 +16,7 @@ from celery_dlx_retry.events import (
     DeadLettered,
     Edited,
     GivenBack,
+    Imported,
     Parked,
     Purged,
     Recovered,
@@ -66,6 +67,11 @@ _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
     Edited: (
         DEBUG,
         "edited task=%s id=%s dead_letter_queue=%s",
+        ("task", "task_id", "dead_letter_queue"),
+    ),
+    Imported: (
+        DEBUG,
+        "imported task=%s id=%s dead_letter_queue=%s",
         ("task", "task_id", "dead_letter_queue"),
     ),
 }

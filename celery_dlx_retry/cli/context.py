@@ -10,17 +10,12 @@ import click
 from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import echo
 from celery_dlx_retry.cli.parameters import QUEUE_NAMES
-from celery_dlx_retry.errors import BadBrokerURL
-from celery_dlx_retry.operations.connect import require_rabbitmq
-from celery_dlx_retry.operations.notices import Audited
-from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.session import open_session
+from celery_dlx_retry.operations.monitor import Audited, Notice
+from celery_dlx_retry.operations.session import BrokerSession, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from celery_dlx_retry.operations.notices import Notice
-    from celery_dlx_retry.operations.session import BrokerSession
 
 queues_option = click.option(
     "--queues",
@@ -56,28 +51,14 @@ def app_of(ctx: click.Context) -> Iterator[Any]:
 
 @contextmanager
 def session_of(
-    ctx: click.Context, queue_names: str | None, management_url: str | None = None
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None = None
 ) -> Iterator[BrokerSession]:
     """Yield a session with the broker of the app; its errors are one sentence."""
     with (
         app_of(ctx) as app,
-        open_session(app, queues=split_names(queue_names), management_url=management_url) as session,
+        open_session(app, queues=queue_names or (), management_url=management_url) as session,
     ):
         yield session
-
-
-def split_names(queue_names: str | None) -> list[str]:
-    """Return the names in ``-Q a,b``."""
-    return [name.strip() for name in (queue_names or "").split(",") if name.strip()]
-
-
-def insist_on_rabbitmq(app: Any) -> None:
-    """Raise a usage error if the broker is not RabbitMQ or its URL cannot be read."""
-    note_if_no_app_was_named()
-    try:
-        require_rabbitmq(app)
-    except (InvalidRequest, BadBrokerURL) as exc:
-        raise click.UsageError(str(exc)) from exc
 
 
 def is_app_named() -> bool:
@@ -96,12 +77,12 @@ def note_if_no_app_was_named() -> None:
         note("no app was named, so this is one without tasks and settings. Name one: celery -A your_project dlx …")
 
 
-def not_there(names: Iterable[str]) -> bool:
-    """Print on stderr the named work queues that do not exist; return True if there are any."""
-    missing = ", ".join(f"work queue {name}" for name in names)
-    if missing:
-        echo(f"Not found: {missing}.", err=True)
-    return bool(missing)
+def report_missing(**missing: Iterable[str]) -> bool:
+    """Print on stderr what was not found, such as ``task_id=["a"]``; return True if anything was not."""
+    named = [f"{kind.replace('_', ' ')} {name}" for kind, names in missing.items() for name in names]
+    if named:
+        echo(f"Not found: {', '.join(named)}.", err=True)
+    return bool(named)
 
 
 def print_audit(notice: Notice) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, management_option, queues_option, split_names
+from celery_dlx_retry.cli.context import app_of, management_option, queues_option
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, monitored, table
-from celery_dlx_retry.operations.diagnose import diagnose
-
-if TYPE_CHECKING:
-    from celery_dlx_retry.operations.diagnose import Diagnosis
+from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 
 
 @click.command()
@@ -21,10 +17,12 @@ if TYPE_CHECKING:
 @management_option
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, queue_names: str | None, management_url: str | None, *, as_json: bool) -> None:
+def doctor(
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, as_json: bool
+) -> None:
     """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all findings are information."""
     with app_of(ctx) as app, monitored("Examining") as monitor:
-        found = diagnose(app, queues=split_names(queue_names), management_url=management_url, monitor=monitor)
+        found = diagnose(app, queues=queue_names or (), management_url=management_url, monitor=monitor)
     if as_json:
         for finding in found.findings:
             json_line(asdict(finding))

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
+from celery.bin.base import CeleryOption
 from celery.bin.beat import beat
 from celery.bin.worker import worker
 
-from celery_dlx_retry.cli.dead import dead
+from celery_dlx_retry.cli.dead.changing import edit_dead, purge_dead
+from celery_dlx_retry.cli.dead.reading import group_dead, list_dead, show_dead
+from celery_dlx_retry.cli.dead.replaying import replay_dead
+from celery_dlx_retry.cli.dead.transfer import export_dead, import_dead
 from celery_dlx_retry.cli.doctor import doctor
 from celery_dlx_retry.cli.errors import CommandGroup, without_traceback
-from celery_dlx_retry.cli.flags import FLAGS
-from celery_dlx_retry.cli.permissions import permissions
+from celery_dlx_retry.cli.parameters import Seconds
 from celery_dlx_retry.cli.status import status, watch
-from celery_dlx_retry.cli.topology import check, declare, plan, policy, prune
+from celery_dlx_retry.cli.topology import check, declare, permissions, plan, policy, prune
 from celery_dlx_retry.cli.waiting import waiting
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from celery_dlx_retry.version import __version__
+
+_flag = partial(CeleryOption, help_group="DLX Retry Options")
+_FLAGS = (
+    _flag(
+        ("--dlx-prefix",),
+        metavar="NAME",
+        help="First part of the names of our queues and exchanges; overrules dlx_prefix.",
+    ),
+    _flag(
+        ("--dlx-queue-type",),
+        type=click.Choice(["classic", "quorum"]),
+        help="Type of lanes and dead-letter queues; overrules dlx_queue_type.",
+    ),
+    _flag(
+        ("--dlx-declare/--dlx-check-only",),
+        default=None,
+        help="Declare missing queues and exchanges, or only check that they exist; overrules dlx_declare.",
+    ),
+    _flag(
+        ("--dlx-confirm-timeout",),
+        type=Seconds(min=0, min_open=True, max=MAX_DELAY_MS // 1000),
+        metavar="SECONDS",
+        help="How long a publish waits for the broker's confirm; overrules dlx_confirm_timeout.",
+    ),
+    _flag(
+        ("--dlx-require-rabbitmq",),
+        is_flag=True,
+        default=None,
+        help="Refuse to start on any other broker; overrules dlx_require_rabbitmq.",
+    ),
+)
 
 
 @click.group(cls=CommandGroup)
@@ -23,8 +60,13 @@ def dlx() -> None:
     """See and repair what DLXRetryTask keeps in the broker."""
 
 
+dead = click.Group(
+    "dead",
+    [list_dead, group_dead, show_dead, replay_dead, edit_dead, purge_dead, export_dead, import_dead],
+    help="Dead letters: see, understand, repair.",
+)
 for command in (dead, waiting, status, watch, doctor, plan, check, declare, permissions, policy, prune):
     dlx.add_command(command)
-worker.params.extend(FLAGS)
+worker.params.extend(_FLAGS)
 for each in (worker, beat):
     each.callback = without_traceback(each.callback)

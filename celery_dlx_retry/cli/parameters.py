@@ -43,14 +43,12 @@ class QueueNames(StringParamType):
 
     name = "names"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value unchanged."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a tuple of the names."""
         names = [name.strip() for name in str(value).split(",") if name.strip()]
         if not names:
             self.fail("it names no queue.", param, ctx)
-        for name in names:
-            QueueName().convert(name, param, ctx)
-        return str(value)
+        return tuple(QueueName().convert(name, param, ctx) for name in names)
 
 
 class NotEmpty(StringParamType):

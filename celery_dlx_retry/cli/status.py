@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import management_option, not_there, note, queues_option, session_of
+from celery_dlx_retry.cli.context import management_option, note, queues_option, report_missing, session_of
 from celery_dlx_retry.cli.output import (
     counted,
     echo,
@@ -22,13 +22,12 @@ from celery_dlx_retry.cli.output import (
     time_of,
 )
 from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
-from celery_dlx_retry.operations.status import StatusReader, read_status
+from celery_dlx_retry.operations.status import Status, StatusReader, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_dlx_retry.broker.queue_status import QueueState
-    from celery_dlx_retry.operations.status import Status
 
 _COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
 _NAMES = ("queue",)
@@ -43,7 +42,12 @@ _all_option = click.option("--all", "everything", is_flag=True, help="Also lanes
 @json_option
 @click.pass_context
 def status(
-    ctx: click.Context, queue_names: str | None, management_url: str | None, *, everything: bool, as_json: bool
+    ctx: click.Context,
+    queue_names: tuple[str, ...] | None,
+    management_url: str | None,
+    *,
+    everything: bool,
+    as_json: bool,
 ) -> None:
     """Show work queues, lanes, dead letters and orphans. The messages stay in their queues."""
     with session_of(ctx, queue_names, management_url) as session:
@@ -60,7 +64,7 @@ def status(
     if found.no_management:
         unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
         note(f"unacked messages and rates are not known{unknown}. {found.no_management}")
-    if not_there(found.missing):
+    if report_missing(work_queue=found.missing):
         ctx.exit(1)
 
 
@@ -80,7 +84,7 @@ def status(
 @click.pass_context
 def watch(  # noqa: PLR0913 - one per option
     ctx: click.Context,
-    queue_names: str | None,
+    queue_names: tuple[str, ...] | None,
     management_url: str | None,
     *,
     everything: bool,

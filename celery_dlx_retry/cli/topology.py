@@ -1,4 +1,7 @@
-"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: exchanges, queues and bindings of an app."""
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: an app's exchanges, queues and bindings.
+
+Also ``celery dlx permissions``: the least permissions that the broker users of this app need.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,25 @@ from celery_dlx_retry.cli.context import (
     is_app_named,
     ladder_option,
     management_option,
-    not_there,
     note,
     print_audit,
     queues_option,
+    report_missing,
     session_of,
-    split_names,
 )
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
 from celery_dlx_retry.operations.monitor import Monitor
+from celery_dlx_retry.operations.permissions import ROLES, list_permissions
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
-from celery_dlx_retry.operations.topology import check_topology, declare_topology, find_policies, make_plan
+from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
 from celery_dlx_retry.topology import render
 from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_dlx_retry.operations.topology import Plan
     from celery_dlx_retry.topology.specs import Topology
 
 _FORMATS: dict[str, Callable[[Topology, str], str]] = {
@@ -43,6 +45,10 @@ _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     "terraform": lambda topology, vhost: render.terraform(topology, vhost=vhost),
 }
 
+_EVERY_QUEUE = (
+    "#   Celery sends tasks to amq.default, so this user can send to every queue of the virtual host. "
+    "docs/brokers.md says how to avoid it."
+)
 _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 
 
@@ -59,12 +65,12 @@ _NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 @ladder_option
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool, as_json: bool) -> None:
+def plan(ctx: click.Context, queue_names: tuple[str, ...] | None, form: str, *, ladder: bool, as_json: bool) -> None:
     """Show what a worker would declare; nothing is changed."""
     if as_json and form != "table":
         raise click.UsageError(f"Give --json or --format {form}, not both.")
     with app_of(ctx) as app:
-        made = make_plan(app, queues=split_names(queue_names), ladder=ladder)
+        made = make_plan(app, queues=queue_names or (), ladder=ladder)
     if as_json:
         for fact in render.facts(made.topology):
             json_line(fact)
@@ -82,7 +88,7 @@ def plan(ctx: click.Context, queue_names: str | None, form: str, *, ladder: bool
 @json_option
 @click.pass_context
 def check(
-    ctx: click.Context, queue_names: str | None, management_url: str | None, *, ladder: bool, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, ladder: bool, as_json: bool
 ) -> None:
     """Compare the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
     with session_of(ctx, queue_names, management_url) as session:
@@ -107,7 +113,7 @@ def check(
 @ladder_option
 @json_option
 @click.pass_context
-def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_json: bool) -> None:
+def declare(ctx: click.Context, queue_names: tuple[str, ...] | None, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist. Existing objects stay as they are."""
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Name one: celery -A your_project …")
@@ -134,7 +140,7 @@ def declare(ctx: click.Context, queue_names: str | None, *, ladder: bool, as_jso
 @json_option
 @click.pass_context
 def policy(
-    ctx: click.Context, queue_names: str | None, management_url: str | None, form: str, *, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, form: str, *, as_json: bool
 ) -> None:
     """Print how to attach a dead-letter exchange to a queue. For work queues that exist; nothing is changed."""
     with session_of(ctx, queue_names, management_url) as session:
@@ -159,7 +165,7 @@ def policy(
             "RabbitMQ applies one policy to a queue. Whether these queues have one is not known; if so, add what it "
             f"sets, and raise the priority. {found.no_management}"
         )
-    if not_there(found.missing):
+    if report_missing(work_queue=found.missing):
         ctx.exit(1)
 
 
@@ -173,7 +179,7 @@ def policy(
 @click.pass_context
 def prune(  # noqa: PLR0913 - one per option
     ctx: click.Context,
-    queue_names: str | None,
+    queue_names: tuple[str, ...] | None,
     management_url: str | None,
     *,
     everything: bool,
@@ -216,3 +222,25 @@ def _numbers(made: Plan) -> str:
         f"for {counted(len(made.work_queues), 'work queue')}. "
         "Delays that no task announced add lanes when they are first used."
     )
+
+
+@click.command()
+@queues_option
+@click.option("--user", metavar="NAME", default="USER", show_default=True, help="The broker user to grant them to.")
+@click.argument("roles", nargs=-1, type=click.Choice(list(ROLES)))
+@json_option
+@click.pass_context
+def permissions(
+    ctx: click.Context, queue_names: tuple[str, ...] | None, user: str, roles: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Print how to grant a broker user what it needs. This is the least that its ROLES need; nothing is changed."""
+    with app_of(ctx) as app:
+        found = list_permissions(app, queues=queue_names or (), roles=roles)
+    for grant in found.grants:
+        if as_json:
+            json_line({**asdict(grant), "vhost": found.vhost, "reaches_every_queue": grant.reaches_every_queue})
+        else:
+            echo(f"# {grant.role}: {ROLES[grant.role]}")
+            click.echo(grant.rabbitmqctl(user=user, vhost=found.vhost))
+            if grant.reaches_every_queue:
+                click.echo(_EVERY_QUEUE)

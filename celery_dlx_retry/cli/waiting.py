@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.cli.context import management_option, not_there, print_audit, session_of
+from celery_dlx_retry.cli.context import management_option, print_audit, report_missing, session_of
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
     confirm,
@@ -22,17 +22,14 @@ from celery_dlx_retry.cli.output import (
     yes_option,
 )
 from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import WaitingTaskMoved
-from celery_dlx_retry.operations.waiting import cancel_waiting, count_waiting, run_waiting
+from celery_dlx_retry.operations.monitor import Monitor, Notice, WaitingTaskMoved
+from celery_dlx_retry.operations.waiting import MovedTasks, cancel_waiting, count_waiting, run_waiting
 from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_dlx_retry.broker.waiting import WaitingTask
-    from celery_dlx_retry.operations.notices import Notice
-    from celery_dlx_retry.operations.waiting import MovedTasks
 
 _PARKED = "parked by its breaker, which may park it again"
 
@@ -72,7 +69,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
         table(("due", "task", "id", "queue", "retry", "waits", "last error"), map(_row, found.tasks), whole=("id",))
         echo(f"{found.total} waiting, {len(found.tasks)} shown")
     _print_problems(found.problems)
-    is_missing = found.is_queue_missing and not_there([queue or ""])
+    is_missing = found.is_queue_missing and report_missing(work_queue=[queue or ""])
     if is_missing or found.problems:
         ctx.exit(1)
 
@@ -134,7 +131,7 @@ def _end(ctx: click.Context, result: MovedTasks) -> None:
     """Print which tasks were not found; exit with code 1 unless all were moved."""
     if result.missing:
         _print_problems(result.problems)
-        echo(f"Not found: {', '.join(f'task id {it}' for it in result.missing)}.", err=True)
+        report_missing(task_id=result.missing)
     if not result.is_complete:
         ctx.exit(1)
 

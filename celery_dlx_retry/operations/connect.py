@@ -10,7 +10,7 @@ from kombu.exceptions import KombuError
 
 from celery_dlx_retry.app.task_options import check_urls
 from celery_dlx_retry.broker.address import shown
-from celery_dlx_retry.broker.management import management_of
+from celery_dlx_retry.broker.management import Management, management_of
 from celery_dlx_retry.errors import BadBrokerURL, NoManagement
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, NeedsRabbitMQ
 from celery_dlx_retry.values.broker_urls import AMQP_SCHEMES, scheme_of, urls_in
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu.connection import Connection
 
-    from celery_dlx_retry.broker.management import Management
 
 Item = TypeVar("Item")
 # The server on the broker's port may send any text.

@@ -9,7 +9,7 @@ from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.broker.find_drift import find
 from celery_dlx_retry.broker.permission_probe import forbidden
 from celery_dlx_retry.doctor.facts import Facts
-from celery_dlx_retry.doctor.rules import findings
+from celery_dlx_retry.doctor.rules import Finding, findings
 from celery_dlx_retry.operations.app_facts import facts_of_app, facts_of_queues, facts_of_tasks
 from celery_dlx_retry.operations.app_queues import (
     all_dead_letter_queues,
@@ -27,7 +27,7 @@ from celery_dlx_retry.operations.connect import (
 )
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, Stopped
-from celery_dlx_retry.operations.session import open_session, operation
+from celery_dlx_retry.operations.session import BrokerSession, open_session, operation
 from celery_dlx_retry.topology.broker_requirements import Server
 from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from celery_dlx_retry.doctor.rules import Finding
-    from celery_dlx_retry.operations.session import BrokerSession
     from celery_dlx_retry.topology.drift import Drift
 
 #: ``Monitor.progress`` is called with the number of steps that are done: app, topology, queues, permissions.

@@ -13,20 +13,17 @@ from celery_dlx_retry.broker.dead_letter_moves import rewrite
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.errors import ArgumentsDoNotFit
 from celery_dlx_retry.events import Edited, emit
-from celery_dlx_retry.operations.audit import audit
 from celery_dlx_retry.operations.connect import broker_iterator, connection_of
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
-from celery_dlx_retry.wire.task_body import edited, payload_of, restored
+from celery_dlx_retry.wire.task_body import Payload, edited, payload_of, restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.wire.message import Message
-    from celery_dlx_retry.wire.task_body import Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +117,7 @@ def run_edit(app: Any, plan: EditPlan, *, operator: str = "", monitor: Monitor =
                     record = letter.record
                     emit(Edited(task=record.task, task_id=record.task_id, dead_letter_queue=letter.queue))
     finally:
-        line = audit("dead edit", by=operator, edited=count, task_id=letter.record.task_id, queue=letter.queue)
-        monitor.notice(Audited(line=line))
+        monitor.audit("dead edit", by=operator, edited=count, task_id=letter.record.task_id, queue=letter.queue)
     return count
 
 

@@ -11,7 +11,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.broker.work_queues import work_queue
 from celery_dlx_retry.operations.app_queues import consumed_queues
-from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, name_patterns
+from celery_dlx_retry.topology.permissions import Grant, WorkNames, grants, literal, name_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu.entity import Queue
 
-    from celery_dlx_retry.topology.permissions import Grant
 
 #: What a broker user of each role does.
 ROLES = {

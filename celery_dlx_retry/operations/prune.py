@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from celery_dlx_retry.broker import prune_lanes
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import CannotPrune
-from celery_dlx_retry.operations.session import operation
+from celery_dlx_retry.operations.session import BrokerSession, operation
 
 if TYPE_CHECKING:
     from celery_dlx_retry.broker.management import Management
-    from celery_dlx_retry.operations.session import BrokerSession
     from celery_dlx_retry.topology.names import Lane
 
 #: How long RabbitMQ takes until its counts are fresh: a prune lasts at least this long.
@@ -91,7 +90,8 @@ def prune(session: BrokerSession, plan: PrunePlan, *, monitor: Monitor = NO_MONI
         return PruneResult(lanes=tuple(lanes), is_cancelled=True)
     finally:
         deleted = sum(1 for it in lanes if not it.reason)
-        session.audit(monitor, "prune", prefix=session.names.prefix, deleted=deleted, kept=plan.kept + total - deleted)
+        kept, prefix = plan.kept + total - deleted, session.names.prefix
+        monitor.audit("prune", by=session.operator, prefix=prefix, deleted=deleted, kept=kept)
     return PruneResult(lanes=tuple(lanes))
 
 

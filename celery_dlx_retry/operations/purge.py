@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from celery_dlx_retry.broker.dead_letter_moves import discard
 from celery_dlx_retry.events import Purged, emit
-from celery_dlx_retry.operations.audit import audit
 from celery_dlx_retry.operations.connect import broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.seen_letters import SeenLetters
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 
@@ -98,8 +96,8 @@ class Purge:
         finally:
             for queue, count in self._purged.items():
                 emit(Purged(dead_letter_queue=queue, count=count))
-            line = audit("dead purge", by=self._operator, purged=self._purged.total(), queues=",".join(queues))
-            self._monitor.notice(Audited(line=line))
+            purged = self._purged.total()
+            self._monitor.audit("dead purge", by=self._operator, purged=purged, queues=",".join(queues))
         self._is_complete = not self._is_cancelled
         return self.result
 

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker import dead_letter_moves
 from celery_dlx_retry.broker.paged_reader import PAGE
-from celery_dlx_retry.errors import NoDestination, Unreadable
+from celery_dlx_retry.errors import DLXError, NoDestination, Unreadable
 from celery_dlx_retry.events import Replayed, emit
-from celery_dlx_retry.operations.audit import audit
-from celery_dlx_retry.operations.canary import SUCCEEDED, UNKNOWN, Canaries, CanaryStop, stores_no_result
+from celery_dlx_retry.operations.canary import SUCCEEDED, UNKNOWN, Canaries, CanaryStop, CanaryTest, stores_no_result
 from celery_dlx_retry.operations.connect import broker_iterator
 from celery_dlx_retry.operations.destinations import Destinations
-from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import Audited, CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
+from celery_dlx_retry.operations.monitor import (
+    NO_MONITOR,
+    CanariesJudged,
+    LetterKept,
+    LetterPlanned,
+    LetterReplayed,
+    Monitor,
+)
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.result_states import states_of
 from celery_dlx_retry.operations.seen_letters import SeenLetters
@@ -31,8 +36,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.errors import DLXError
-    from celery_dlx_retry.operations.canary import CanaryTest
     from celery_dlx_retry.operations.result_states import States
 
 # RabbitMQ closes a channel that holds a message for longer than consumer_timeout, which is 30 minutes by default. So a
@@ -172,7 +175,16 @@ class Replay:
                 self._replay()
                 self._is_complete = not self._is_cancelled
         finally:
-            self._audit()
+            self._monitor.audit(
+                "dead replay",
+                by=self._operator,
+                replayed=self._replayed,
+                kept=self._kept,
+                queues=",".join(self._query.queues) or "all",
+                chosen=self._query.filter.told,
+                to=self._destination.to_queue or "origin",
+                detached=self._detach,
+            )
         return self.result
 
     @property
@@ -187,19 +199,6 @@ class Replay:
             absent_groups=self._letters.absent_groups if self._is_complete else (),
             is_complete=self._is_complete,
         )
-
-    def _audit(self) -> None:
-        line = audit(
-            "dead replay",
-            by=self._operator,
-            replayed=self._replayed,
-            kept=self._kept,
-            queues=",".join(self._query.queues) or "all",
-            chosen=self._query.filter.told,
-            to=self._destination.to_queue or "origin",
-            detached=self._detach,
-        )
-        self._monitor.notice(Audited(line=line))
 
     # --- canaries ---
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, get_args
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.deadletters.filter import LetterFilter
-from celery_dlx_retry.deadletters.groups import grouped
+from celery_dlx_retry.deadletters.groups import Group, grouped
 from celery_dlx_retry.errors import Forbidden, Missing
 from celery_dlx_retry.operations.app_queues import all_dead_letter_queues, known_work_queues
 from celery_dlx_retry.operations.connect import (
@@ -21,8 +21,14 @@ from celery_dlx_retry.operations.connect import (
     find_management,
     require_rabbitmq,
 )
-from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import OnlyKnownQueues, QueueForbidden, UnknownQueuesSkipped, UnreadableLetter
+from celery_dlx_retry.operations.monitor import (
+    NO_MONITOR,
+    Monitor,
+    OnlyKnownQueues,
+    QueueForbidden,
+    UnknownQueuesSkipped,
+    UnreadableLetter,
+)
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.settings import QueueType
 
@@ -31,7 +37,6 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
-    from celery_dlx_retry.deadletters.groups import Group
     from celery_dlx_retry.deadletters.letter import DeadMessage
 
 #: The columns that a list can be sorted by.

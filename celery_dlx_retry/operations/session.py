@@ -6,7 +6,7 @@ import functools
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.lanes import existing_lanes
@@ -14,24 +14,20 @@ from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.work_queues import declared_kind, found_kind, work_queue
 from celery_dlx_retry.errors import Forbidden
 from celery_dlx_retry.operations.app_queues import consumed_queues, known_work_queues, type_in_api
-from celery_dlx_retry.operations.audit import audit, current_user
 from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management
-from celery_dlx_retry.operations.notices import Audited
+from celery_dlx_retry.operations.monitor import current_user
 from celery_dlx_retry.topology.ladder import rungs
-from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.names import Lane, WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Concatenate
 
     from celery import Celery
     from kombu.connection import Connection
     from kombu.entity import Queue
 
     from celery_dlx_retry.broker.management import Management
-    from celery_dlx_retry.operations.monitor import Monitor
     from celery_dlx_retry.settings import QueueType
-    from celery_dlx_retry.topology.names import Lane
     from celery_dlx_retry.topology.specs import Topology
 
 Parameters = ParamSpec("Parameters")
@@ -104,10 +100,6 @@ class BrokerSession:
         #: Why the HTTP API cannot be used; empty if it can.
         self.no_management = no_management
         self.operator = operator or current_user()
-
-    def audit(self, monitor: Monitor, action: str, **facts: Any) -> None:
-        """Write one line of the audit log, and give it to the monitor."""
-        monitor.notice(Audited(line=audit(action, by=self.operator, **facts)))
 
     @property
     def vhost(self) -> str:

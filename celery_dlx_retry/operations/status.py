@@ -6,13 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
-from celery_dlx_retry.broker.queue_status import states
+from celery_dlx_retry.broker.queue_status import QueueState, Role, states
 from celery_dlx_retry.operations.app_queues import type_in_api
 from celery_dlx_retry.operations.connect import broker_errors
 from celery_dlx_retry.settings import QueueType
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.broker.queue_status import QueueState, Role
     from celery_dlx_retry.operations.session import BrokerSession
     from celery_dlx_retry.topology.names import Lane
 

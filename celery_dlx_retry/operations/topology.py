@@ -11,9 +11,9 @@ from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.work_queues import declare_if_missing, has_delayed_retry
 from celery_dlx_retry.operations.app_queues import consumed_queues
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.session import operation
+from celery_dlx_retry.operations.session import BrokerSession, operation
 from celery_dlx_retry.topology.broker_requirements import Server, problems
-from celery_dlx_retry.topology.dead_letter_policy import dead_letter_policy
+from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy, dead_letter_policy
 from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from celery_dlx_retry.operations.session import BrokerSession
-    from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy
     from celery_dlx_retry.topology.drift import Drift
     from celery_dlx_retry.topology.specs import Topology
 
@@ -138,7 +136,7 @@ def declare_topology(session: BrokerSession, *, ladder: bool = False, monitor: M
         session.context.declare(session.connection, session.queues, ladder=ladder)
         outcome = {}
     finally:
-        session.audit(monitor, "declare", prefix=session.names.prefix, **facts, **outcome)
+        monitor.audit("declare", by=session.operator, prefix=session.names.prefix, **facts, **outcome)
     return Declared(prefix=session.names.prefix, **facts)
 
 

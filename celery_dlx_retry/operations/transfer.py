@@ -12,12 +12,11 @@ from celery_dlx_retry.broker.bound_publish import publish_to_queue
 from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
 from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.deadletters.export import from_line, to_line
-from celery_dlx_retry.deadletters.letter import dead_message
+from celery_dlx_retry.deadletters.letter import DeadMessage, dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
-from celery_dlx_retry.operations.audit import audit
+from celery_dlx_retry.events import Imported, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator, connection_of, require_rabbitmq
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import Audited
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.seen_letters import SeenLetters
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
@@ -27,7 +26,6 @@ from celery_dlx_retry.values.queue_names import name_problem
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from celery_dlx_retry.deadletters.letter import DeadMessage
 
 # RabbitMQ takes no message over 512 MiB. A longer line is not from an export.
 _LONGEST_LINE = 768 * 2**20
@@ -146,7 +144,14 @@ class Import:
         except InvalidExportLine as exc:
             raise LetterError(detail=f"The file has changed since it was checked: {exc.problem}.") from exc
         finally:
-            self._audit()
+            self._monitor.audit(
+                "dead import",
+                by=self._operator,
+                imported=self._counts["imported"],
+                already_there=self._counts["already there"],
+                edited=self._counts["edited"],
+                file=printable(self._source),
+            )
         return self.result
 
     @property
@@ -160,17 +165,6 @@ class Import:
             lines_done=self._skip + done,
             is_complete=self._planned is not None and done >= self._planned[1].total,
         )
-
-    def _audit(self) -> None:
-        line = audit(
-            "dead import",
-            by=self._operator,
-            imported=self._counts["imported"],
-            already_there=self._counts["already there"],
-            edited=self._counts["edited"],
-            file=printable(self._source),
-        )
-        self._monitor.notice(Audited(line=line))
 
     def _checked(self) -> tuple[_FileLetters, ImportPlan]:
         letters = _FileLetters(self._lines, skip=self._skip, to_queue=self._to_queue, queues=self._allowed_queues())
@@ -205,6 +199,8 @@ class Import:
         if self._seen is not None and not self._again and self._seen.has_other_version(letter):
             return "edited"
         publish_to_queue(self._publisher, self._names, letter.queue, letter.message, as_found=True)
+        record = letter.record
+        emit(Imported(task=record.task, task_id=record.task_id, dead_letter_queue=letter.queue))
         return "imported"
 
 

@@ -8,24 +8,19 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.peek import counts
-from celery_dlx_retry.broker.waiting import due, take, waiting
+from celery_dlx_retry.broker.peek import PeekedMessage, counts
+from celery_dlx_retry.broker.waiting import WaitingTask, due, take, waiting
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
+from celery_dlx_retry.events import DeadLettered, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
-from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.notices import WaitingTaskMoved
-from celery_dlx_retry.operations.session import operation
+from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor, WaitingTaskMoved
+from celery_dlx_retry.operations.session import BrokerSession, operation
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.topology.names import WorkQueue
+from celery_dlx_retry.topology.names import Lane, WorkQueue
 from celery_dlx_retry.wire.dead_record import DeadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from celery_dlx_retry.broker.peek import PeekedMessage
-    from celery_dlx_retry.broker.waiting import WaitingTask
-    from celery_dlx_retry.operations.session import BrokerSession
-    from celery_dlx_retry.topology.names import Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +148,20 @@ def cancel_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: 
             # For a broadcast queue of another process, the name of the dead-letter queue is not known.
             raise Unroutable(exchange=session.names.dead(), routing_key=task.queue)
         queue = WorkQueue(name=task.queue, dead_letter_key=alias or task.queue)
-        session.context.publish_dead(seen.message, queue, _record(task, queue, by=session.operator))
+        record = _record(task, queue, by=session.operator)
+        session.context.publish_dead(seen.message, queue, record)
+        emit(
+            DeadLettered(
+                task=record.task,
+                task_id=record.task_id,
+                queue=record.queue,
+                reason=record.reason,
+                attempts=record.attempts,
+                error_type=record.error_type,
+                error=record.error,
+                worker=record.worker,
+            )
+        )
 
     return _move(session, "waiting cancel", task_ids, to_dead_letters, monitor=monitor)
 
@@ -192,7 +200,7 @@ def _move(
             except QueueBusy as problem:
                 problems.append(str(problem))
     finally:
-        session.audit(monitor, action, asked=len(asked), moved=len(moved))
+        monitor.audit(action, by=session.operator, asked=len(asked), moved=len(moved))
     rest, is_cancelled = tuple(sorted(left)), monitor.is_cancelled
     return MovedTasks(
         moved=tuple(moved),

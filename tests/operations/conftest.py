@@ -8,6 +8,7 @@ from celery import Celery
 from celery_dlx_retry import Delays, DLXRetryTask
 from celery_dlx_retry.broker import declare as declare_module
 from celery_dlx_retry.broker import lanes as lanes_module
+from celery_dlx_retry.events import subscribe, unsubscribe
 from celery_dlx_retry.operations.session import open_session
 
 
@@ -49,6 +50,15 @@ def audited(caplog):
     """The lines of the audit log."""
     caplog.set_level("INFO", logger="celery_dlx_retry.audit")
     return LogLines(caplog)
+
+
+@pytest.fixture
+def events():
+    """The events that operations emit."""
+    found = []
+    subscribe(found.append)
+    yield found
+    unsubscribe(found.append)
 
 
 class LogLines:

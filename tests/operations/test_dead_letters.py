@@ -20,11 +20,17 @@ from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.errors import ArgumentsDoNotFit, InvalidExportLine, Missing
-from celery_dlx_retry.events import Edited, Purged, Replayed, subscribe, unsubscribe
+from celery_dlx_retry.events import Edited, Imported, Purged, Replayed
 from celery_dlx_retry.operations.canary import CanaryTest
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import Audited, CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
+from celery_dlx_retry.operations.monitor import (
+    Audited,
+    CanariesJudged,
+    LetterKept,
+    LetterPlanned,
+    LetterReplayed,
+    Monitor,
+)
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, InvalidRequest, NeedsRabbitMQ
 from celery_dlx_retry.operations.purge import Purge
 from celery_dlx_retry.operations.replay import Replay
@@ -107,14 +113,6 @@ def charge(order, *, currency="EUR"):
 def shop(broker, prefix):
     with closing(Shop(broker.url, prefix)) as it:
         yield it
-
-
-@pytest.fixture
-def events():
-    found = []
-    subscribe(found.append)
-    yield found
-    unsubscribe(found.append)
 
 
 def ids(*task_ids):
@@ -366,7 +364,7 @@ def test_a_purge_that_is_cancelled_leaves_the_rest_where_it_is(shop):
 # --- export and import ---
 
 
-def test_letters_come_back_from_an_export_as_they_were_and_each_once(shop):
+def test_letters_come_back_from_an_export_as_they_were_and_each_once(shop, events):
     shop.add("a", "b")
     file = io.StringIO()
 
@@ -375,6 +373,7 @@ def test_letters_come_back_from_an_export_as_they_were_and_each_once(shop):
         before = list(letters)
     with Purge(shop.app, ids("a")) as purge:
         purge.run()
+    events.clear()
     lines = io.BytesIO(file.getvalue().encode())
     with Import(shop.app, lines, source="letters.jsonl") as importing:
         plan = importing.plan()
@@ -385,6 +384,7 @@ def test_letters_come_back_from_an_export_as_they_were_and_each_once(shop):
     assert (count, plan.total, plan.queues) == (2, 2, {shop.dead_queue})
     assert (first.imported, first.already_there, first.lines_done, first.is_complete) == (1, 1, 2, True)
     assert (second.imported, second.already_there) == (0, 2)
+    assert events == [Imported(task="shop.charge", task_id="a", dead_letter_queue=shop.dead_queue)]
     with SelectedLetters(shop.app, LetterQuery()) as letters:
         after = {letter.record.task_id: letter for letter in letters}
     assert {letter.record.task_id: letter.record for letter in before} == {it: after[it].record for it in "ab"}

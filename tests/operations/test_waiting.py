@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from celery_dlx_retry.broker.dead_letters import browse
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import Audited
+from celery_dlx_retry.events import DeadLettered
+from celery_dlx_retry.operations.monitor import Audited, Monitor
 from celery_dlx_retry.operations.topology import declare_topology
 from celery_dlx_retry.operations.waiting import cancel_waiting, count_waiting, list_waiting, run_waiting
 from celery_dlx_retry.policy.reasons import Reason
@@ -72,6 +72,33 @@ def test_tasks_are_cancelled_and_the_rest_keeps_waiting(session, ids, audited):
     (letter,) = browse(session.connection, queue)
     assert (letter.record.task_id, letter.record.reason) == (ids[0], Reason.REQUESTED)
     assert letter.record.error == "while it waited, by anna@web"
+
+
+def test_a_task_that_is_cancelled_is_a_dead_letter_for_subscribers(session, ids, events, prefix):
+    events.clear()  # of the countdowns
+
+    cancel_waiting(session, [ids[0], "unknown"])
+
+    assert events == [
+        DeadLettered(
+            task="shop.charge",
+            task_id=ids[0],
+            queue=f"{prefix}.work",
+            reason=Reason.REQUESTED,
+            attempts=0,
+            error_type="Cancelled",
+            error="while it waited, by anna@web",
+            worker="",
+        )
+    ]
+
+
+def test_a_task_that_keeps_waiting_is_no_dead_letter_for_subscribers(session, ids, events, prefix):
+    session.connection.default_channel.queue_delete(session.names.dead_letters(f"{prefix}.work"))
+    events.clear()
+
+    assert [task_id for task_id, _ in cancel_waiting(session, ids[:1]).kept] == ids[:1]
+    assert events == []
 
 
 def test_an_operation_that_is_cancelled_in_the_middle_says_what_it_has_done(session, ids, audited):

@@ -74,6 +74,11 @@ LINES = [
         "DEBUG",
         "edited task=shop.charge id=7 dead_letter_queue=orders.dead",
     ),
+    (
+        events.Imported(task="shop.charge", task_id="7", dead_letter_queue="orders.dead"),
+        "DEBUG",
+        "imported task=shop.charge id=7 dead_letter_queue=orders.dead",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
+from celery_dlx_retry.cli.context import management_option
 from celery_dlx_retry.cli.parameters import QUEUE_NAME, TEXT
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
@@ -19,19 +19,19 @@ from celery_dlx_retry.values.amounts import age_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Command = TypeVar("Command", bound="Callable[..., Any]")
 Parsed = TypeVar("Parsed")
 
 all_option = click.option("--all", "everything", is_flag=True, help="All letters, in place of ids or filters.")
+
+
+def _several(*names: str, kind: Any = TEXT, metavar: str | None = "NAME", text: str) -> Callable[[Command], Command]:
+    """Return an option that can be given several times, with its type and its help text."""
+    return click.option(*names, multiple=True, type=kind, metavar=metavar, help=text)
+
+
 #: For the commands that are about one task id.
-queue_option = click.option(
-    "--queue",
-    "-q",
-    "queues",
-    multiple=True,
-    type=QUEUE_NAME,
-    metavar="NAME",
-    help="Only dead letters of this work queue.",
-)
+queue_option = _several("--queue", "-q", "queues", kind=QUEUE_NAME, text="Only dead letters of this work queue.")
 
 
 def amount(
@@ -50,54 +50,26 @@ def amount(
 
 _age = amount(age_ms, "an age: 90s, 30m, 2h, 7d or 2w")
 _OPTIONS = (
-    click.option(
-        "--queue",
-        "-q",
-        "queues",
-        multiple=True,
-        type=QUEUE_NAME,
-        metavar="NAME",
-        help="Only letters of this work queue, or of the orphans' queue.",
+    _several(
+        "--queue", "-q", "queues", kind=QUEUE_NAME, text="Only letters of this work queue, or of the orphans' queue."
     ),
-    click.option(
-        "--task",
-        "tasks",
-        multiple=True,
-        type=TEXT,
-        metavar="NAME",
-        help="Only letters of this task; * matches any text.",
-    ),
-    click.option(
+    _several("--task", "tasks", text="Only letters of this task; * matches any text."),
+    _several(
         "--reason",
         "reasons",
-        multiple=True,
-        type=click.Choice([*map(str, Reason)]),
-        help="Only letters with this reason.",
+        kind=click.Choice([*map(str, Reason)]),
+        metavar=None,
+        text="Only letters with this reason.",
     ),
-    click.option(
-        "--exception",
-        "exceptions",
-        multiple=True,
-        type=TEXT,
-        metavar="TYPE",
-        help="Only letters with this exception type, such as KeyError.",
+    _several(
+        "--exception", "exceptions", metavar="TYPE", text="Only letters with this exception type, such as KeyError."
     ),
     click.option("--text", type=TEXT, help="Only letters with this text in error, traceback or arguments."),
     click.option(
-        "--older-than",
-        callback=_age,
-        metavar="AGE",
-        help="Only letters that died longer ago: 90s, 30m, 2h, 7d, 2w.",
+        "--older-than", callback=_age, metavar="AGE", help="Only letters that died longer ago: 90s, 30m, 2h, 7d, 2w."
     ),
     click.option("--newer-than", callback=_age, metavar="AGE", help="Only letters that died within this time."),
-    click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        type=TEXT,
-        metavar="GROUP",
-        help="Only letters of this group; see dead groups.",
-    ),
+    _several("--group", "groups", metavar="GROUP", text="Only letters of this group; see dead groups."),
     click.option("--unreadable", is_flag=True, help="Only letters with headers that cannot be read."),
     management_option,
 )
@@ -108,7 +80,6 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_query(ctx: click.Context, **options: Any) -> None:
-        insist_on_rabbitmq(ctx.obj.app)
         now_ms = time.time_ns() // 1_000_000
         older, newer = options.pop("older_than"), options.pop("newer_than")
         chosen = LetterFilter(

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from celery_dlx_retry.cli.context import app_of, report_missing
 from celery_dlx_retry.cli.dead.options import all_option, amount, require_explicit, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues, report_missing
-from celery_dlx_retry.cli.errors import changes_something, click_errors
+from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
-from celery_dlx_retry.operations.canary import CanaryTest
-from celery_dlx_retry.operations.notices import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed
-from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.replay import EFFECTS, Replay
+from celery_dlx_retry.operations.canary import CanaryStop, CanaryTest
+from celery_dlx_retry.operations.monitor import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
+from celery_dlx_retry.operations.replay import EFFECTS, Replay, ReplayPlan, ReplayResult
 from celery_dlx_retry.values.amounts import rate_per_second, share
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.errors import DLXError
-    from celery_dlx_retry.operations.canary import CanaryStop
-    from celery_dlx_retry.operations.notices import Notice
-    from celery_dlx_retry.operations.replay import ReplayPlan, ReplayResult
     from celery_dlx_retry.operations.select_letters import LetterQuery
 
 _rate = amount(rate_per_second, "a rate: 50/s, 600/m or 100/h")
@@ -95,19 +92,12 @@ def replay_dead(  # noqa: PLR0913 - one per option
     )
     output = _Output(as_json=as_json, is_dry_run=dry_run)
     reporter = Reporter(output.on_notice)
-    try:
-        replay = Replay(
-            ctx.obj.app,
-            query,
-            to_queue=to_queue,
-            detach=detach,
-            per_second=rate,
-            canary=test,
-            monitor=reporter.monitor,
-        )
-    except InvalidRequest as exc:
-        raise click.UsageError(str(exc)) from exc
-    with click_errors(ctx.obj.app), replay:
+    with (
+        app_of(ctx) as app,
+        Replay(
+            app, query, to_queue=to_queue, detach=detach, per_second=rate, canary=test, monitor=reporter.monitor
+        ) as replay,
+    ):
         if dry_run or not yes:
             with reporter.bar("reading"):
                 plan = replay.plan()
@@ -115,7 +105,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
                 output.dry_run_summary(plan)
             _print_effects(plan.effects)
             if dry_run:
-                is_missing = report_missing(ids=plan.missing_ids, groups=plan.absent_groups)
+                is_missing = report_missing(task_id=plan.missing_ids, group=plan.absent_groups)
                 ctx.exit(1 if is_missing or plan.kept else 0)
             if plan.total:
                 confirm(_question(plan))
@@ -126,7 +116,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
         finally:
             result = replay.result
             output.summary(result, _why_stopped(result.stopped, canary_wait))
-            report_missing(ids=result.missing_ids, groups=result.absent_groups)
+            report_missing(task_id=result.missing_ids, group=result.absent_groups)
     if result.stopped or result.kept or result.missing_ids or result.absent_groups:
         ctx.exit(1)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.cli.context import note
 from celery_dlx_retry.cli.output import counted, echo, monitored
-from celery_dlx_retry.operations.monitor import Monitor
-from celery_dlx_retry.operations.notices import (
+from celery_dlx_retry.operations.monitor import (
     Audited,
+    Monitor,
+    Notice,
     OnlyKnownQueues,
     QueueForbidden,
     UnknownQueuesSkipped,
@@ -18,9 +19,8 @@ from celery_dlx_retry.operations.notices import (
 from celery_dlx_retry.values.escaping import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from celery_dlx_retry.operations.notices import Notice
 
 _MOST_UNREADABLE = 5
 
@@ -85,14 +85,6 @@ class Reporter:
                 "`dead list --unreadable` shows such letters, `dead export` keeps the bytes of these headers, "
                 "`dead replay` sends the task without them, `dead purge` deletes the letter."
             )
-
-
-def report_missing(*, ids: Iterable[str] = (), groups: Iterable[str] = ()) -> bool:
-    """Print the ids and groups that were not found on stderr; return True if there are any."""
-    missing = [*(f"task id {it}" for it in ids), *(f"group {it}" for it in groups)]
-    if missing:
-        echo(f"Not found: {', '.join(missing)}.", err=True)
-    return bool(missing)
 
 
 def describe_queues(per_queue: Mapping[str, int]) -> str:

@@ -12,19 +12,17 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
+from celery_dlx_retry.cli.context import app_of, management_option, report_missing
 from celery_dlx_retry.cli.dead.options import selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, report_missing
-from celery_dlx_retry.cli.errors import changes_something, click_errors
+from celery_dlx_retry.cli.dead.reporting import Reporter
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, json_line, json_option, yes_option
 from celery_dlx_retry.cli.parameters import MOST, QUEUE_NAME
-from celery_dlx_retry.operations.select_letters import SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.operations.transfer import Import, export_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from celery_dlx_retry.operations.select_letters import LetterQuery
 
 
 @click.command("export")
@@ -39,9 +37,9 @@ if TYPE_CHECKING:
 @json_option
 def export_dead(ctx: click.Context, query: LetterQuery, output: str, *, as_json: bool) -> None:
     """Write dead letters as lines of JSON, with their arguments. They stay where they are."""
-    app, reporter = ctx.obj.app, Reporter()
+    reporter = Reporter()
     with (
-        click_errors(app),
+        app_of(ctx) as app,
         SelectedLetters(app, query, monitor=reporter.monitor) as letters,
         _opened(output) as file,  # created only if the queues can be read
         reporter.bar("reading"),
@@ -51,7 +49,7 @@ def export_dead(ctx: click.Context, query: LetterQuery, output: str, *, as_json:
         json_line({"exported": count, "file": output})
     else:
         click.echo(f"{count} exported", err=True)
-    if report_missing(groups=letters.absent_groups):
+    if report_missing(group=letters.absent_groups):
         ctx.exit(1)
 
 
@@ -88,11 +86,10 @@ def import_dead(  # noqa: PLR0913 - one per option
     """Put exported dead letters back into their queues. A dash reads them from the input."""
     if str(file) == "-" and not yes:
         raise click.UsageError("The letters come from the input, so that you could not answer: say --yes.")
-    app, reporter = ctx.obj.app, Reporter()
-    insist_on_rabbitmq(app)
+    reporter = Reporter()
     with (
+        app_of(ctx) as app,
         _rewindable(file) as lines,
-        click_errors(app),
         Import(
             app,
             lines,

@@ -1,4 +1,4 @@
-"""``celery dlx dead edit``: change the arguments of a dead letter, or bring the first ones back."""
+"""``celery dlx dead edit`` and ``dead purge``: change the arguments of a dead letter, or delete dead letters."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import insist_on_rabbitmq, management_option
+from celery_dlx_retry.cli.context import app_of, management_option, report_missing
 from celery_dlx_retry.cli.dead.editor import in_editor
-from celery_dlx_retry.cli.dead.options import queue_option
-from celery_dlx_retry.cli.dead.reporting import Reporter
-from celery_dlx_retry.cli.errors import changes_something, click_errors
-from celery_dlx_retry.cli.output import confirm, json_line, json_option, printable, yes_option
+from celery_dlx_retry.cli.dead.options import all_option, queue_option, require_explicit, selects
+from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues
+from celery_dlx_retry.cli.errors import changes_something
+from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, printable, yes_option
 from celery_dlx_retry.cli.parameters import TEXT
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
+from celery_dlx_retry.operations.purge import Purge
 from celery_dlx_retry.values.escaping import readable_json
-from celery_dlx_retry.wire.task_body import payload_of
+from celery_dlx_retry.wire.task_body import Payload, payload_of
 
 if TYPE_CHECKING:
     from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.wire.task_body import Payload
+    from celery_dlx_retry.operations.select_letters import LetterQuery
 
 
 @click.command("edit")
@@ -50,10 +51,8 @@ def edit_dead(  # noqa: PLR0913 - one per option
     """Change the arguments of a dead letter. The first ones are kept in its header; it stays dead."""
     if undo and changes:
         raise click.UsageError("Give --set or --undo, not both.")
-    app = ctx.obj.app
-    insist_on_rabbitmq(app)
     monitor = Reporter().monitor
-    with click_errors(app):
+    with app_of(ctx) as app:
         letter = find_letter(app, task_id, queues=queues, management_url=management_url, monitor=monitor)
         if letter is None:
             click.echo(f"No dead letter has the task id {printable(task_id)}.", err=True)
@@ -110,3 +109,30 @@ def _with_changes(app: Any, letter: DeadMessage, changes: tuple[str, ...]) -> Pa
         return set_arguments(app, letter, values)
     except InvalidRequest as exc:
         raise click.UsageError(f"--set {exc.name}=…: {exc.problem}") from exc
+
+
+@click.command("purge")
+@click.argument("task_ids", nargs=-1, type=TEXT)
+@selects
+@all_option
+@yes_option
+@json_option
+def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bool) -> None:
+    """Delete dead letters for good. Export them first if you may want them back."""
+    require_explicit(query)
+    reporter = Reporter()
+    with app_of(ctx) as app, Purge(app, query, monitor=reporter.monitor) as purge:
+        if not yes:
+            with reporter.bar("reading"):
+                plan = purge.plan()
+            if plan.total:
+                confirm(f"Delete {describe_queues(plan.per_queue)} for good?")
+        changes_something()
+        with reporter.bar("deleting"):
+            result = purge.run()
+    if as_json:
+        json_line({"purged": result.purged, "not_found": [*result.missing_ids, *result.absent_groups]})
+    else:
+        echo(f"{result.purged} purged")
+    if report_missing(task_id=result.missing_ids, group=result.absent_groups):
+        ctx.exit(1)

@@ -1,0 +1,210 @@
+"""``celery dlx dead list``, ``dead groups`` and ``dead show``: dead letters stay where they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from celery_dlx_retry.cli.context import app_of, management_option, report_missing
+from celery_dlx_retry.cli.dead.options import queue_option, selects
+from celery_dlx_retry.cli.dead.reporting import Reporter
+from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
+from celery_dlx_retry.cli.parameters import COUNT, TEXT
+from celery_dlx_retry.deadletters.details import details_of
+from celery_dlx_retry.deadletters.filter import LetterFilter
+from celery_dlx_retry.deadletters.letter import DeadMessage, facts_of
+from celery_dlx_retry.operations.select_letters import (
+    LetterQuery,
+    SelectedLetters,
+    SortKey,
+    group_letters,
+    list_letters,
+)
+from celery_dlx_retry.values.escaping import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from celery_dlx_retry.deadletters.groups import Group
+    from celery_dlx_retry.wire.headers import Failure
+
+_IDS = ("group", "sample")
+_COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")
+
+
+@click.command("list")
+@selects
+@click.option(
+    "--sort", type=click.Choice(get_args(SortKey)), default="died", show_default=True, help="Sort by this column."
+)
+@click.option("--reverse", is_flag=True, help="Sort in descending order.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Show at most this many.")
+@json_option
+def list_dead(  # noqa: PLR0913 - one per option
+    ctx: click.Context, query: LetterQuery, *, sort: SortKey, limit: int, reverse: bool, as_json: bool
+) -> None:
+    """Show dead letters; they stay where they are."""
+    reporter = Reporter()
+    with app_of(ctx) as app:
+        with reporter.bar("reading"):
+            found = list_letters(app, query, sort=sort, reverse=reverse, limit=limit, monitor=reporter.monitor)
+        if sys.stdout.isatty() or as_json:
+            for letter in found.letters:
+                json_line(facts_of(letter)) if as_json else _print_lines(letter)
+        else:
+            table(_COLUMNS, map(_row, found.letters))
+    if not as_json:
+        more = f", {limit} shown" if found.total > limit else ""
+        echo(f"{counted(found.total, 'dead letter')}{more}")
+    if report_missing(group=found.absent_groups):
+        ctx.exit(1)
+
+
+@click.command("groups")
+@selects
+@json_option
+def group_dead(ctx: click.Context, query: LetterQuery, *, as_json: bool) -> None:
+    """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
+    reporter = Reporter()
+    with app_of(ctx) as app, reporter.bar("reading"):
+        found = group_letters(app, query, monitor=reporter.monitor)
+    if as_json:
+        for group in found.groups:
+            json_line(group.facts)
+    else:
+        columns = ("group", "count", "error", "where", "first died", "last died", "sample")
+        table(columns, _rows(found.groups), whole=_IDS)
+    if report_missing(group=found.absent_groups):
+        ctx.exit(1)
+
+
+def _rows(groups: Iterable[Group]) -> list[tuple[object, ...]]:
+    return [
+        (
+            group.fingerprint.group,
+            group.count,
+            group.fingerprint.error,
+            group.fingerprint.where,
+            time_of(group.first_ms),
+            time_of(group.last_ms),
+            group.sample_id,
+        )
+        for group in groups
+    ]
+
+
+def _print_lines(letter: DeadMessage) -> None:
+    """Print three lines for a terminal, where one line would be too long."""
+    died, reason, task, task_id, error, attempts, waited, queue, worker, group = (it or "-" for it in _row(letter))
+    for line in (
+        f"{died}  {reason!s:<12} {task} {task_id}",
+        f"    {error}",
+        f"    attempts {attempts}, waited {waited}, queue {queue}, worker {worker}, group {group}",
+    ):
+        echo(line)
+
+
+def _row(letter: DeadMessage) -> tuple[object, ...]:
+    record = letter.record
+    waits = " ".join(f"{seconds(it.delay_ms)}s" for it in letter.history if it.delay_ms is not None)
+    error = f"{record.error_type}: {record.error}".strip(": ").splitlines()
+    return (
+        time_of(record.died_at_ms),
+        record.reason,
+        record.task,
+        record.task_id,
+        error[0] if error else "",
+        str(record.attempts),
+        waits,
+        record.queue,
+        record.worker,
+        letter.fingerprint.group,
+    )
+
+
+@click.command("show")
+@click.argument("task_id", type=TEXT)
+@queue_option
+@management_option
+@click.option("--args", "with_args", is_flag=True, help="Show its arguments, too; a pickle is never opened.")
+@json_option
+@click.pass_context
+def show_dead(  # noqa: PLR0913 - one per option
+    ctx: click.Context,
+    task_id: str,
+    queues: tuple[str, ...],
+    management_url: str | None,
+    *,
+    with_args: bool,
+    as_json: bool,
+) -> None:
+    """Show everything about a dead letter. History, traceback, headers, and with --args its arguments."""
+    reporter = Reporter()
+    query = LetterQuery(queues=queues, filter=LetterFilter(ids=frozenset([task_id])), management_url=management_url)
+    count = 0
+    with app_of(ctx) as app, SelectedLetters(app, query, monitor=reporter.monitor) as letters, reporter.bar("reading"):
+        for letter in letters:
+            count += 1
+            details = details_of(letter, with_arguments=with_args)
+            if as_json:
+                json_line(details)
+            else:
+                for line in _lines(letter, details):
+                    echo(line)
+    if not count:
+        echo(f"No dead letter has the task id {task_id}.", err=True)
+        ctx.exit(1)
+
+
+def _lines(letter: DeadMessage, details: dict[str, Any]) -> Iterator[str]:
+    record, message = letter.record, letter.message
+    yield f"{record.task or '(no task)'} {record.task_id}"
+    links = details["links"]
+    for name, value in (
+        ("reason", record.reason),
+        ("error", f"{record.error_type}: {record.error}".strip(": ")),
+        ("died", f"{time_of(record.died_at_ms)} on {record.worker or 'an unknown worker'}"),
+        ("work queue", record.queue or "not known: replay it with --to-queue"),
+        ("lies in", letter.queue),
+        ("attempts", f"{record.attempts}, replayed {letter.replays} times before"),
+        ("group", f"{letter.fingerprint.group}, {letter.fingerprint.error} at {letter.fingerprint.where}"),
+        ("links", "not known: the body is not JSON" if links is None else ", ".join(links) or "none"),
+        ("body", f"{len(message.body)} bytes of {message.content_type}, {message.content_encoding}"),
+        ("edited", "yes; dead edit --undo brings the original back" if details["edited"] else "no"),
+    ):
+        yield f"  {name:<11} {' '.join(str(value).splitlines())}"
+    yield "history"
+    for failure in letter.history:
+        then = f", waited {seconds(failure.delay_ms)}s" if failure.delay_ms is not None else ""
+        if failure.rule:
+            then += f", retry {failure.rule_retry} of the rule for {failure.rule}"
+        yield f"  {time_of(failure.at_ms)}  {_when(failure)}: {failure.error}{then}"
+    if not letter.history:
+        yield "  none"
+    for title in ("headers", "properties"):
+        yield title
+        for name, value in details[title].items():
+            yield f"  {name}: {_text(value)}"
+    if "arguments" in details:
+        yield "arguments"
+        for name, value in details["arguments"].items():
+            yield f"  {name}: {value if isinstance(value, str) else _text(value)}"
+    yield "traceback"
+    yield from (f"  {line}" for line in record.traceback.splitlines() or ["none"])
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return json_text(value)
+
+
+def _when(failure: Failure) -> str:
+    if failure.worker:
+        return f"attempt {failure.attempt} on {failure.worker}"
+    # It died outside a worker: it was cancelled while it waited, or the broker dropped it.
+    return f"after attempt {failure.attempt}" if failure.attempt else "before its first attempt"
