@@ -172,7 +172,7 @@ class Run:
             return self._kill_some_worker()
         if self._restart is not None or self._break_broker is None:
             return False
-        self.in_flight += self.plan.workers * self.plan.concurrency + 1  # the sender's
+        self.in_flight += self.plan.workers * self.plan.tasks_at_once + 1  # the sender's
         self._restart = self._threads.submit(self._break_broker)
         self._note("restart begins")
         return True
@@ -185,7 +185,7 @@ class Run:
         pid = self._sandbox.pid(name)
         self._sandbox.kill(name)  # SIGKILL to the process group
         self.kills += 1
-        self.in_flight += self.plan.concurrency
+        self.in_flight += self.plan.tasks_at_once
         self._note(f"kill -9 of {name}", pid=pid)
         self._start_worker(name)
         return True
@@ -218,7 +218,7 @@ class Run:
                 "--pool",
                 self.plan.pool,
                 "--concurrency",
-                str(self.plan.concurrency),
+                str(self.plan.tasks_at_once),
                 "--hostname",
                 f"{name}@{self.prefix}",
             ),
