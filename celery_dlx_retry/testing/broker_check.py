@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
-from celery import Celery
 from kombu.connection import Connection
 
 from celery_dlx_retry.broker.address import addresses, shown
@@ -17,7 +13,7 @@ from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.rabbitmq import URL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from celery_dlx_retry.broker.address import BrokerAddress
 
@@ -35,24 +31,14 @@ class WrongBroker(ConfigurationError):
     )
 
 
-@contextmanager
-def only_to_known_brokers(known: Callable[[], list[str]], refuse: Callable[[str], None]) -> Iterator[None]:
-    """Until the block ends, raise ``WrongBroker`` when an app is about to send a task to another broker."""
-    original = Celery.producer_or_acquire
-
-    @functools.wraps(original)
-    def producer_or_acquire(app: Any, producer: Any = None) -> Any:
-        # With task_always_eager Celery takes a producer, too, and sends nothing.
-        if producer is None and not app.conf.task_always_eager:
-            # Not the setting: Celery keeps its connections when the setting changes.
-            connection = app.producer_pool.connections.connection
-            if problem := _problem(connection, known()):
-                refuse(str(problem))
-                raise problem
-        return original(app, producer)
-
-    with patch.object(Celery, "producer_or_acquire", producer_or_acquire):
-        yield
+def check_broker(app: Any, known: list[str], refuse: Callable[[str], None]) -> None:
+    """Raise ``WrongBroker`` if an app that is about to send a task sends to none of these URLs."""
+    if app.conf.task_always_eager:
+        return  # Celery takes a producer all the same, and sends nothing
+    # Not the setting: Celery keeps its connections when the setting changes.
+    if problem := _problem(app.producer_pool.connections.connection, known):
+        refuse(str(problem))
+        raise problem
 
 
 def known_brokers() -> list[str]:

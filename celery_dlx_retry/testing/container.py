@@ -5,15 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import secrets
-import subprocess
-import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from celery_dlx_retry.testing import container_guard
 from celery_dlx_retry.testing.broker import RESEND_SOON, START_SECONDS, CommandFailed, RabbitMQ
+from celery_dlx_retry.testing.guard import LABEL, remove, start_guard
 from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed, free_ports, wait_until
 
 WAY = "Docker"
@@ -63,23 +61,9 @@ def start_container(image: str) -> Container:
     return broker
 
 
-def guard(mark: str) -> subprocess.Popen[bytes]:
-    """Start a process that removes what is labelled with this mark once we are gone, however that ends.
-
-    Not testcontainers' reaper alone: it is another image to pull, and often turned off, as above.
-    """
-    return subprocess.Popen(  # noqa: S603 - our own script
-        [sys.executable, "-I", container_guard.__file__, str(os.getpid()), mark],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
 def new_mark() -> str:
-    """Tell people by the way whose it is."""
-    return f"{container_guard.LABEL}-{os.getpid()}-{secrets.token_hex(4)}"
+    """Return a name for a container that also tells which process made it."""
+    return f"{LABEL}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def engine_answers(client: Any, failures: tuple[type[Exception], ...]) -> bool:
@@ -114,9 +98,10 @@ class Container(RabbitMQ):
         # Its own looks for the port at other addresses if we are in a container ourselves; `start` asks on loopback.
         container.readiness_probe = lambda: None
         self._mark = new_mark()
-        self._container = container.with_name(self._mark).with_kwargs(labels={container_guard.LABEL: self._mark})
+        self._container = container.with_name(self._mark).with_kwargs(labels={LABEL: self._mark})
         self._engine: Any = None
-        self._guard = guard(self._mark)
+        # Not testcontainers' reaper alone: it is another image to pull, and often turned off, as above.
+        self._guard = start_guard(self._mark)
 
     def start(self) -> None:
         """Create the container the first time."""
@@ -164,4 +149,4 @@ class Container(RabbitMQ):
 
     def remove(self) -> bool:
         """Say whether it was there; by its mark, for an interrupted ``start`` knows no more of it."""
-        return container_guard.remove(self._container.get_docker_client().client, self._mark)
+        return remove(self._container.get_docker_client().client, self._mark)

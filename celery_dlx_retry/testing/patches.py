@@ -1,11 +1,13 @@
 """Record what becomes of tasks, and take the waits away, for as long as a test lasts.
 
-A worker of a test takes the same way as in production. Its retries and dead letters are recorded from our events, the
-rest from Celery's signals. Only a run without a worker is different: it has no broker, so its retries and dead letters
-are recorded here and not published.
+A worker of a test takes the same way as in production: its retries are copies of the received messages. Retries and
+dead letters are recorded from our events, ends from Celery's signals, and sent tasks from the producer that Celery
+sends with. A receiver of ``before_task_publish`` would see them too, but then no retry is a copy.
 
-All of it is per process and not per app: it also reaches the apps and workers that exist before, and those that come
-later.
+A run without a worker is different. It has no broker, so its retries and dead letters are recorded here and not
+published.
+
+All of it is per process and not per app: it reaches every app and worker of the process.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from celery import signals
+from celery import Celery, signals
 from celery.contrib.testing.worker import test_worker_started
 from celery.exceptions import Retry
 from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
@@ -49,13 +51,15 @@ EAGER = WorkQueue(name="eager")
 
 
 @contextmanager
-def hooked(file: RecordFile) -> Iterator[None]:
-    """Record into this file, and let nothing wait, as long as the block lasts."""
+def hooked(file: RecordFile, *, check: Callable[[Celery], None] | None = None) -> Iterator[None]:
+    """Record into this file, and let nothing wait, until the block ends.
+
+    ``check`` is called before an app of this process sends, and may raise.
+    """
     for app in active_apps():
         app.__dict__.pop("_dlx_own", None)  # budgets and breakers remember what earlier tests did
     hooks = _Hooks(file)
     listeners = {
-        signals.before_task_publish: hooks.on_publish,
         signals.task_prerun: hooks.on_prerun,
         signals.task_postrun: hooks.on_postrun,
         signals.task_failure: hooks.on_failure,
@@ -68,6 +72,7 @@ def hooked(file: RecordFile) -> Iterator[None]:
         subscribe(hooks.on_event)
         stack.callback(unsubscribe, hooks.on_event)
         for owner, name, wrap in (
+            (Celery, "producer_or_acquire", functools.partial(hooks.watched_producer, check)),
             (DLXRetryTask, "retry", hooks.retry_without_worker),
             (AppContext, "publish_dead", hooks.publish_dead),
         ):
@@ -159,8 +164,25 @@ class _Hooks:
         waits = (record.delay_ms for record in self._file.read() if record.task_id == headers.get("id"))
         return first_failed_at_ms(headers, now_ms=now_ms) - sum(waits)
 
-    def on_publish(self, headers: Any, **_: Any) -> None:
-        if headers.get("retries") == 0:  # protocol 1 has it elsewhere
+    def watched_producer(
+        self, check: Callable[[Celery], None] | None, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Around ``Celery.producer_or_acquire``: check the broker, and record what the producer sends."""
+
+        @functools.wraps(original)
+        @contextmanager
+        def producer_or_acquire(app: Celery, producer: Any = None) -> Iterator[Any]:
+            if check is not None and producer is None:
+                check(app)
+            with original(app, producer) as found:
+                # A group passes the producer that it got on to each of its tasks.
+                yield found if isinstance(found, _WatchedProducer) else _WatchedProducer(found, self.on_publish)
+
+        return producer_or_acquire
+
+    def on_publish(self, headers: Any) -> None:
+        """Record a task that is about to be sent; not a retry, and not an event."""
+        if headers and headers.get("retries") == 0 and "task" in headers:  # protocol 1 has them elsewhere
             self._file.add(Record(event="sent", task=headers["task"], task_id=headers["id"]))
 
     def on_prerun(self, task: Any, **_: Any) -> None:
@@ -209,6 +231,21 @@ class _Hooks:
         text = text_of(error) if isinstance(error, BaseException) else ""
         end = Record(event="ended", task=task, task_id=task_id, attempt=(retries or 0) + 1, reason=state, error=text)
         self._file.add(end)
+
+
+class _WatchedProducer:
+    """A producer that shows the headers of each message before it publishes."""
+
+    def __init__(self, producer: Any, on_publish: Callable[[Any], None]) -> None:
+        self._producer = producer
+        self._on_publish = on_publish
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        self._on_publish(options.get("headers"))
+        return self._producer.publish(*args, **options)
 
 
 def _stop_soon(consumer: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.testing.assertions import Subject, are_settled, story, wrong_deaths, wrong_delays, wrong_successes
-from celery_dlx_retry.testing.broker_check import known_brokers, only_to_known_brokers
+from celery_dlx_retry.testing.broker_check import check_broker, known_brokers
 from celery_dlx_retry.testing.patches import hooked
 from celery_dlx_retry.testing.records import RecordFile
 from celery_dlx_retry.testing.sandbox import wait_until
@@ -31,7 +31,7 @@ def record(*, broker: str = "") -> Iterator[Recorder]:
     with TemporaryDirectory(prefix="celery-dlx-retry-") as folder:
         file = RecordFile(Path(folder) / "records")
         recorder = Recorder(file, broker=broker)
-        with only_to_known_brokers(recorder.brokers, file.refuse), hooked(file):
+        with hooked(file, check=lambda app: check_broker(app, recorder.brokers(), file.refuse)):
             yield recorder
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -27,6 +28,15 @@ class Record:
     error: str = ""
 
 
+def append_line(path: str | Path, facts: Mapping[str, Any]) -> None:
+    """Append one line of JSON. It is one write(): lines of several processes do not mix, and a SIGKILL cuts none."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, json.dumps(facts).encode() + b"\n")
+    finally:
+        os.close(file)
+
+
 class RecordFile:
     """The records of a test, oldest first."""
 
@@ -36,12 +46,8 @@ class RecordFile:
         path.touch()
 
     def add(self, record: Record) -> None:
-        """Append it; lines of several processes and threads do not mix."""
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(file, json.dumps(asdict(record)).encode() + b"\n")
-        finally:
-            os.close(file)
+        """Append it."""
+        append_line(self.path, asdict(record))
 
     def refuse(self, problem: str) -> None:
         """Note that a task was kept from something that no test should do, whatever becomes of the task."""

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_dlx_retry.errors import DLXError
+from celery_dlx_retry.testing.guard import start_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,6 @@ LOOPBACK = "127.0.0.1"
 LOG_HEAD = re.compile(r"^\S+ \S+ \[\w+\] <[\d.]+>")  # of a line in RabbitMQ's log: date, time, level, process
 TOLD_LINES = 5
 TOLD_CHARACTERS = 600
-GUARD = Path(__file__).with_name("sandbox_guard.py")
 
 
 class WayFailed(DLXError):
@@ -77,13 +76,7 @@ class Sandbox:
         self._paused: set[str] = set()
         # Not PR_SET_PDEATHSIG: it follows the thread that forked, and a change of credentials forgets it
         # (test_nodes_run_side_by_side_and_none_outlives_its_owner_killed_with_9).
-        self._guard = subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), str(self.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = start_guard(str(self.path), flags=("-I", "-S"))
 
     def spawn(
         self, name: str, command: Sequence[str], env: Mapping[str, str], *, account: Account | None = None

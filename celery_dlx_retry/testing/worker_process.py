@@ -12,7 +12,7 @@ from celery_dlx_retry.testing.django import of_this_test
 from celery_dlx_retry.testing.sandbox import Sandbox, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 #: Where a worker that loads ``celery_dlx_retry.testing.worker_plugin`` records.
@@ -28,28 +28,29 @@ class NoWorker(DLXError):
     sentence = "No worker could be started with -A {app}. It said:\n{said}"
 
 
+def worker_command(app: str, *flags: str, broker: str | None = None) -> list[str]:
+    """Return the command of a worker that does not talk to other workers."""
+    options = ("-A", app, *(("-b", broker) if broker else ()))
+    quiet = ("--loglevel=INFO", "--without-gossip", "--without-mingle")
+    return [sys.executable, "-m", "celery", *options, "worker", *quiet, *flags]
+
+
+def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker that finds modules where this process does."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - as Python reads it
+        "C_FORCE_ROOT": "1",  # containers run as root, and Celery refuses that
+        **more,
+    }
+
+
 @contextmanager
 def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> Iterator[None]:
     """Run ``celery -A app worker`` until the block ends; it is ready when the block begins."""
-    command = [
-        *(sys.executable, "-m", "celery", "-A", app, *(("-b", broker) if broker else ()), "worker"),
-        *(
-            "--include",
-            "celery_dlx_retry.testing.worker_plugin",
-            "--loglevel",
-            "INFO",
-            "--without-gossip",
-            "--without-mingle",
-        ),
-        *("--concurrency", "2", *flags),
-    ]
-    environment = {
-        **os.environ,
-        RECORDS: str(records),
-        **of_this_test(),
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - as Python reads it
-        "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
-    }
+    plugin = "--include=celery_dlx_retry.testing.worker_plugin"
+    command = worker_command(app, plugin, "--concurrency=2", *flags, broker=broker)
+    environment = worker_environment({RECORDS: str(records), **of_this_test()})
     sandbox = Sandbox("worker")
     try:
         sandbox.spawn("worker", command, environment)

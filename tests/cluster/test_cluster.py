@@ -24,7 +24,7 @@ from celery_dlx_retry.errors import NoAnswer
 from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Broken, outage, take_down
 from celery_dlx_retry.testing.chaos.plan import Plan
-from celery_dlx_retry.testing.chaos.report import report_on
+from celery_dlx_retry.testing.chaos.report import Report
 from celery_dlx_retry.testing.chaos.run import Run
 from celery_dlx_retry.testing.chaos.view import View
 from celery_dlx_retry.testing.sandbox import WayFailed
@@ -184,7 +184,7 @@ def test_each_node_in_turn_is_killed_and_started_under_load(cluster, say):
     report = run_chaos(cluster, tasks=150, restarts=len(cluster.nodes), break_broker=break_one)
 
     say(report.count.line)
-    assert report.restarts == len(cluster.nodes)
+    assert report.as_dict()["restarts"] == len(cluster.nodes)
     assert report.count.lost == ()
 
 
@@ -202,7 +202,7 @@ def test_a_node_that_is_cut_off_from_the_others_loses_nothing(cluster, say):
     report = run_chaos(cluster, tasks=150, restarts=len(cluster.nodes), break_broker=break_one)
 
     say(report.count.line)
-    assert report.restarts == len(cluster.nodes)
+    assert report.as_dict()["restarts"] == len(cluster.nodes)
     assert report.count.lost == ()
 
 
@@ -222,7 +222,7 @@ def run_chaos(cluster, *, tasks, restarts=0, break_broker=None):
     with closing(Run(plan, cluster.url, break_broker, View(out), keep=None)) as run:
         run.go()
         assert run.is_in_time, out.getvalue()
-        report = report_on(run)
+        report = Report(run)
     chaos_names.delete(cluster.url, run.names, [])  # dozens of quorum queues would be a burden to the next test
     return report
 

@@ -21,8 +21,8 @@ from pytest_docker_tools import build, container, fxtr, network, volume
 
 from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.settings import Settings
-from celery_dlx_retry.testing.container import guard, new_mark
-from celery_dlx_retry.testing.container_guard import LABEL
+from celery_dlx_retry.testing.container import new_mark
+from celery_dlx_retry.testing.guard import LABEL, start_guard
 from celery_dlx_retry.testing.rabbitmq import DEFAULT_IMAGE, IMAGE
 from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
 from celery_dlx_retry.topology.names import Names, WorkQueue
@@ -42,7 +42,7 @@ GUARD = pytest.StashKey()
 
 def pytest_configure(config) -> None:
     """Nothing stays, whatever ends us and whenever: between its making and its fixture too."""
-    config.stash[GUARD] = guard(MARK)
+    config.stash[GUARD] = start_guard(MARK)
 
 
 @pytest.fixture(scope="session")

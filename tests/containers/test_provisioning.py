@@ -13,7 +13,7 @@ from docker.api.client import APIClient
 from support import eventually
 
 from celery_dlx_retry.testing.container import start_container
-from celery_dlx_retry.testing.container_guard import LABEL
+from celery_dlx_retry.testing.guard import LABEL
 from celery_dlx_retry.testing.sandbox import WayFailed
 from tests.provision import provide
 

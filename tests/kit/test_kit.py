@@ -9,14 +9,16 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from celery import Celery
+from celery import Celery, group
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry
+from kombu.connection import Connection
 
 from celery_dlx_retry import DEAD, LET_FAIL, Budget, DLXRetryTask, Exponential, Fixed, On, RetryIn
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import NoBroker
 from celery_dlx_retry.testing import provide, record
+from celery_dlx_retry.testing.sandbox import wait_until
 from celery_dlx_retry.testing.worker_process import NoWorker
 from tests.kit.outside import run_pytest, write
 
@@ -72,6 +74,14 @@ def embedded(broker, prefix, dlx):  # noqa: ARG001 - a recorder that is there fi
     """An app whose worker runs in a thread."""
     app = make(Celery("embedded", broker=broker.url, set_as_current=False))
     app.conf.update(task_default_queue=f"{prefix}.kit", dlx_prefix=prefix)
+    refund = task(app, "refund")
+
+    @app.task(shared=False)
+    def sends():
+        refund.delay()
+        group(refund.s(), refund.s()).delay()
+        app.send_task(refund.name)
+
     with start_worker(app, perform_ping_check=False):
         yield app
     app.close()
@@ -234,6 +244,35 @@ def test_on_another_broker_the_policy_decides_and_celerys_own_retries_are_record
 
         dlx.assert_retried(flaky, delays=[0.1, 0.3, 0.2])
         dlx.assert_succeeded(flaky)
+
+
+def test_a_worker_of_a_test_retries_with_a_copy_of_the_received_message(embedded, dlx):
+    charge, queue = task(embedded, "charge"), embedded.conf.task_default_queue
+    body = b'[ [],  {},  {"callbacks": null, "errbacks": null, "chain": null, "chord": null} ]'
+
+    with Connection(embedded.conf.broker_url) as connection:
+        connection.Producer().publish(
+            body,
+            routing_key=queue,
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"lang": "py", "task": charge.name, "id": "spaced", "retries": 0},
+        )
+        assert wait_until(lambda: any(it.event == "dead" for it in dlx.records), within=10)
+        (letter,) = browse(connection, f"{queue}.dead")
+
+    assert letter.message.headers["retries"] == 3
+    assert letter.message.body == body, "Celery writes no spaces"
+
+
+def test_what_a_task_sends_in_a_worker_is_recorded_once(embedded, dlx):
+    refund, sends = task(embedded, "refund"), task(embedded, "sends")
+
+    sends.delay()
+
+    dlx.assert_succeeded(sends)
+    dlx.assert_dead(refund, reason="requested")
+    assert [it.task for it in dlx.records if it.event == "sent"] == [sends.name] + [refund.name] * 4
 
 
 def test_a_deadline_passes_in_a_worker_too(embedded, dlx):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.testing.broker import START_SECONDS
@@ -40,12 +41,8 @@ class Broken:
     is_crash: bool
 
 
-class Break(Protocol):
-    """One way to do it."""
-
-    def __call__(self) -> Broken:
-        """Take the broker down and bring it up again."""
-        ...
+#: Take the broker down and bring it up again.
+Break: TypeAlias = Callable[[], Broken]
 
 
 class BreakNode:
@@ -56,7 +53,7 @@ class BreakNode:
         self._kills = kills(ways)
 
     def __call__(self) -> Broken:
-        """See ``Break``."""
+        """Do it."""
         broken = take_down(self._broker, "broker", kill=next(self._kills))
         outage(self._chance)
         self._broker.start()
@@ -70,7 +67,7 @@ class BreakByCommand:
         self._broker, self._command = broker, command
 
     def __call__(self) -> Broken:
-        """See ``Break``."""
+        """Do it."""
         begin = time.time()
         try:
             done = subprocess.run(  # noqa: S603 - the user's own command

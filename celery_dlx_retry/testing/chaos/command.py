@@ -21,7 +21,7 @@ from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Break, BreakByCommand, BreakNode, Ways
 from celery_dlx_retry.testing.chaos.plan import Plan, Pool
-from celery_dlx_retry.testing.chaos.report import report_on
+from celery_dlx_retry.testing.chaos.report import Report
 from celery_dlx_retry.testing.chaos.run import Run
 from celery_dlx_retry.testing.chaos.view import View
 from celery_dlx_retry.testing.rabbitmq import provide
@@ -75,39 +75,27 @@ class Source:
     queue_type: QueueType = "classic"
 
 
-def chaos(  # noqa: PLR0913 - one per option
+def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they are
     source: Source,
     *,
     url: str | None,
-    tasks: int,
-    workers: int,
-    concurrency: int,
-    pool: Pool,
-    kills: int,
     restarts: int,
     ways: Ways | None,
     restart_command: str | None,
     queue_type: QueueType | None,
-    lanes: QueueType,
-    seconds: float,
     seed: int | None,
     keep: Path | None,
     as_json: bool,
+    **planned: Any,
 ) -> NoReturn:
     """Run with these options and end the process."""
     if restart_command and not url:
         raise click.UsageError("--restart-command is for a --broker of yours.")
     plan = Plan(
-        tasks=tasks,
-        workers=workers,
-        concurrency=1 if pool == "solo" else concurrency,
-        pool=pool,
-        kills=kills,
         restarts=0 if url and not restart_command else restarts,
         queue_type=queue_type or source.queue_type,
-        lanes=lanes,
-        seconds=seconds,
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
+        **planned,
     )
     # SIGTERM ends the run as tidily as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -155,7 +143,7 @@ def _run(  # noqa: PLR0913 - what main has found out
         stack.enter_context(closing(run))
         view.say(f"Work queue: {run.queue}")
         run.go()
-        report = report_on(run)
+        report = Report(run)
     view.table(report.rows())
     for line in report.losses():
         view.say(line)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.testing.chaos.plan import Pool
 
-UNKNOWN = "celery_dlx_retry.testing.chaos.project.nobody_knows_it"
 AGAIN_SECONDS = 0.3
 CONFIRM_SECONDS = 10
 

@@ -25,3 +25,8 @@ class Plan:
     seconds: float
     seed: int
     pool: Pool = "prefork"
+
+    @property
+    def tasks_at_once(self) -> int:
+        """How many tasks a worker runs at once."""
+        return 1 if self.pool == "solo" else self.concurrency

@@ -1,16 +1,14 @@
 """What the workers of a chaos run load: an app, and tasks that fail in every way there is, and keep records.
 
-A record is one line in one file, written before and after the body with ``O_APPEND``: it outlives its process.
+A record is one line in one file, written before and after the body: it outlives its process.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import time
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Celery
@@ -18,6 +16,7 @@ from celery import Celery
 from celery_dlx_retry.broker.work_queues import dlx_queue
 from celery_dlx_retry.policy.decision import Delays, Exponential, Fixed
 from celery_dlx_retry.policy.jitter import FullJitter
+from celery_dlx_retry.testing.records import append_line
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
@@ -170,10 +169,4 @@ def record(request: Any, event: str) -> None:
         "worker": os.getppid() if is_prefork else os.getpid(),
         "at": time.time(),
     }
-    # One write() of one line: neither another process nor a SIGKILL comes between.
-    os.write(_records(os.getpid()), f"{json.dumps(line)}\n".encode())
-
-
-@cache
-def _records(_pid: int) -> int:
-    return os.open(os.environ[RECORDS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    append_line(os.environ[RECORDS], line)

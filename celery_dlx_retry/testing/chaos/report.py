@@ -3,71 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.count import Count, count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from celery_dlx_retry.testing.chaos.plan import Plan
     from celery_dlx_retry.testing.chaos.run import Run
 
 SHOWN_IDS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The count, and what was done to get there."""
+    """The count of a run that is over, and what was done to get there."""
 
-    plan: Plan
-    count: Count
-    runs: int
-    reasons: Mapping[str, int]
-    kills: int
-    restarts: int
-    #: Workers that nobody killed.
-    ended: int
-    sent_again: int
-    #: How many tasks ran at most when something was broken: each may have come to two ends.
-    in_flight: int
-    seconds: float
-    is_in_time: bool
-    #: The broker had no time to write down what it knew.
-    has_crashed: bool
-    #: Lost ones that still wait in the broker: the time was too short.
-    waiting: frozenset[str]
-    last_records: Mapping[str, Any]
+    def __init__(self, run: Run) -> None:
+        self._run, self._plan = run, run.plan
+        dead = run.dead()
+        sent = (job.id for job in run.load[: run.sender.sent])
+        self.count: Count = count(sent, done=run.records.done, dead=dead, crashes=run.crashes)
+        self._reasons = Counter(end.reason for end in dead)
+        #: Lost ones that still wait in the broker: the time was too short.
+        self._waiting: set[str] = set()
+        if self.count.lost:
+            self._waiting = chaos_names.waiting(run.url, run.names).intersection(self.count.lost)
 
     def rows(self) -> dict[str, object]:
         """The small table."""
         rows: dict[str, object] = {
-            "runs": self.runs,
-            "dead letters": ", ".join(f"{reason} {number}" for reason, number in sorted(self.reasons.items()))
+            "runs": self._run.records.runs,
+            "dead letters": ", ".join(f"{reason} {number}" for reason, number in sorted(self._reasons.items()))
             or "none",
-            "worker kills": f"{self.kills} of {self.plan.kills}",
-            "broker restarts": f"{self.restarts} of {self.plan.restarts}",
-            "in flight at them": f"{self.in_flight} at most",
+            "worker kills": f"{self._run.kills} of {self._plan.kills}",
+            "broker restarts": f"{self._run.restarts} of {self._plan.restarts}",
+            "in flight at them": f"{self._run.in_flight} at most",
             "duplicates": f"{self.count.duplicates}, {self.count.over_a_crash} of them over a kill of the broker",
-            "sent again": self.sent_again,
-            "seconds": f"{self.seconds:.0f}",
+            "sent again": self._run.sender.sent_again,
+            "seconds": f"{self._run.seconds:.0f}",
         }
-        if self.ended:
-            rows["ended by themselves"] = f"{self.ended} workers"
-        if not self.is_in_time:
-            rows["time is up"] = f"{self.count.sent} of {self.plan.tasks} sent, {len(self.waiting)} of them still wait"
+        if self._run.ended:
+            rows["ended by themselves"] = f"{self._run.ended} workers"
+        if not self._run.is_in_time:
+            rows["time is up"] = (
+                f"{self.count.sent} of {self._plan.tasks} sent, {len(self._waiting)} of them still wait"
+            )
         return rows
 
     def losses(self) -> Iterator[str]:
         """A line about each that is lost, or about the first of them."""
         for one in self.count.lost[:SHOWN_IDS]:
-            where = "still waits in the broker" if one in self.waiting else "gone"
-            yield f"lost: {one}, {where}, last record {self.last_records.get(one, 'none')}"
+            where = "still waits in the broker" if one in self._waiting else "gone"
+            yield f"lost: {one}, {where}, last record {self._run.records.last.get(one, 'none')}"
         if len(self.count.lost) > SHOWN_IDS:
             yield f"… and {len(self.count.lost) - SHOWN_IDS} more"
-        if self.has_crashed and len(self.count.lost) > len(self.waiting) and self.plan.lanes == "classic":
+        if self._run.crashes and len(self.count.lost) > len(self._waiting) and self._plan.lanes == "classic":
             yield (
                 "The broker was killed, and the lanes are classic: RabbitMQ loses then what they have just returned. "
                 "Quorum lanes keep it (--lanes quorum, dlx_queue_type); see docs/chaos.md."
@@ -84,41 +75,15 @@ class Report:
             "duplicates_over_a_crash": self.count.over_a_crash,
             "line": self.count.line,
             "lost_ids": list(self.count.lost),
-            "waiting_ids": sorted(self.waiting),
-            "runs": self.runs,
-            "dead_by_reason": dict(self.reasons),
-            "kills": self.kills,
-            "restarts": self.restarts,
-            "ended_by_themselves": self.ended,
-            "sent_again": self.sent_again,
-            "in_flight": self.in_flight,
-            "seconds": round(self.seconds, 1),
-            "seed": self.plan.seed,
-            "is_in_time": self.is_in_time,
+            "waiting_ids": sorted(self._waiting),
+            "runs": self._run.records.runs,
+            "dead_by_reason": dict(self._reasons),
+            "kills": self._run.kills,
+            "restarts": self._run.restarts,
+            "ended_by_themselves": self._run.ended,
+            "sent_again": self._run.sender.sent_again,
+            "in_flight": self._run.in_flight,
+            "seconds": round(self._run.seconds, 1),
+            "seed": self._plan.seed,
+            "is_in_time": self._run.is_in_time,
         }
-
-
-def report_on(run: Run) -> Report:
-    """Look at what a run has left: records, dead letters, and what still waits."""
-    dead = run.dead()
-    sent = (job.id for job in run.load[: run.sender.sent])
-    result = count(sent, done=run.records.done, dead=dead, crashes=run.crashes)
-    waiting: set[str] = set()
-    if result.lost:
-        waiting = chaos_names.waiting(run.url, run.names)
-    return Report(
-        plan=run.plan,
-        count=result,
-        runs=run.records.runs,
-        reasons=Counter(end.reason for end in dead),
-        kills=run.kills,
-        restarts=run.restarts,
-        ended=run.ended,
-        sent_again=run.sender.sent_again,
-        in_flight=run.in_flight,
-        seconds=run.seconds,
-        is_in_time=run.is_in_time,
-        has_crashed=bool(run.crashes),
-        waiting=frozenset(waiting.intersection(result.lost)),
-        last_records=run.records.last,
-    )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import secrets
 import signal
-import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from amqp.exceptions import AMQPError, NotFound
@@ -23,10 +19,14 @@ from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.count import End, Records
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
+from celery_dlx_retry.testing.records import append_line
 from celery_dlx_retry.testing.sandbox import Sandbox
+from celery_dlx_retry.testing.worker_process import worker_command, worker_environment
 from celery_dlx_retry.topology.names import Names
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery_dlx_retry.testing.chaos.breaks import Break, Broken
     from celery_dlx_retry.testing.chaos.plan import Plan
     from celery_dlx_retry.testing.chaos.view import View
@@ -172,7 +172,7 @@ class Run:
             return self._kill_some_worker()
         if self._restart is not None or self._break_broker is None:
             return False
-        self.in_flight += self.plan.workers * self.plan.concurrency + 1  # the sender's
+        self.in_flight += self.plan.workers * self.plan.tasks_at_once + 1  # the sender's
         self._restart = self._threads.submit(self._break_broker)
         self._note("restart begins")
         return True
@@ -185,7 +185,7 @@ class Run:
         pid = self._sandbox.pid(name)
         self._sandbox.kill(name)  # SIGKILL to the process group
         self.kills += 1
-        self.in_flight += self.plan.concurrency
+        self.in_flight += self.plan.tasks_at_once
         self._note(f"kill -9 of {name}", pid=pid)
         self._start_worker(name)
         return True
@@ -211,18 +211,13 @@ class Run:
     # --- workers ---
 
     def _start_worker(self, name: str) -> None:
-        log = self._folder / f"{name}.log"
-        command = (
-            *(sys.executable, "-m", "celery", "-A", chaos_project.__name__, "worker", "--loglevel", "INFO"),
-            *(
-                "--pool",
-                self.plan.pool,
-                "--concurrency",
-                str(self.plan.concurrency),
-                "--hostname",
-                f"{name}@{self.prefix}",
-            ),
-            *("--without-gossip", "--without-mingle", "--without-heartbeat", "--logfile", str(log)),
+        command = worker_command(
+            chaos_project.__name__,
+            f"--pool={self.plan.pool}",
+            f"--concurrency={self.plan.tasks_at_once}",
+            f"--hostname={name}@{self.prefix}",
+            "--without-heartbeat",
+            f"--logfile={self._folder / name}.log",
         )
         self._sandbox.spawn(name, command, self._environment())
         self._started_at[name] = time.time()
@@ -250,19 +245,17 @@ class Run:
         self.records.read()
 
     def _environment(self) -> dict[str, str]:
-        paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
-        return {
-            **os.environ,
-            chaos_project.PREFIX: self.prefix,
-            chaos_project.BROKER: self.url,
-            chaos_project.QUEUE_TYPE: self.plan.queue_type,
-            chaos_project.LANES: self.plan.lanes,
-            chaos_project.POOL: self.plan.pool,
-            chaos_project.RECORDS: str(self._folder / "records.jsonl"),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "PYTHONWARNINGS": "ignore",
-            "C_FORCE_ROOT": "1",  # containers run as root, and Celery minds
-        }
+        return worker_environment(
+            {
+                chaos_project.PREFIX: self.prefix,
+                chaos_project.BROKER: self.url,
+                chaos_project.QUEUE_TYPE: self.plan.queue_type,
+                chaos_project.LANES: self.plan.lanes,
+                chaos_project.POOL: self.plan.pool,
+                chaos_project.RECORDS: str(self._folder / "records.jsonl"),
+                "PYTHONWARNINGS": "ignore",
+            }
+        )
 
     # --- looking ---
 
@@ -286,5 +279,4 @@ class Run:
             return default
 
     def _note(self, what: str, **facts: object) -> None:
-        with (self._folder / "events.jsonl").open("a") as file:
-            file.write(f"{json.dumps({'at': time.time(), 'what': what, **facts})}\n")
+        append_line(self._folder / "events.jsonl", {"at": time.time(), "what": what, **facts})

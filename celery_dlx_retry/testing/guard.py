@@ -1,0 +1,79 @@
+"""A process that removes what its owner left, however the owner ended: a sandbox, or containers with a mark.
+
+``start_guard`` runs this file as a script.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+LABEL = "celery-dlx-retry"
+
+
+def start_guard(what: str, *, flags: tuple[str, ...] = ("-I",)) -> subprocess.Popen[bytes]:
+    """Guard the folder of a sandbox, or what is labelled with this mark. Kill the guard when you have removed it."""
+    return subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, *flags, __file__, str(os.getpid()), what],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def main(owner: int, what: str) -> None:
+    """Wait until the owner is gone, then remove."""
+    while os.getppid() == owner:
+        time.sleep(0.2)  # noqa: TID251 - getppid can only be polled, and this is a process of its own
+    is_removed = _end_sandbox(Path(what)) if Path(what).is_absolute() else _end_containers(what)
+    for _ in range(50):  # a dying process may still create a file, and the engine may be making a container
+        if is_removed():
+            return
+        time.sleep(0.1)  # noqa: TID251 - see above
+
+
+def _end_sandbox(folder: Path) -> Any:
+    for pid_file in folder.glob("*.pid"):
+        with suppress(ProcessLookupError, ValueError):
+            os.killpg(int(pid_file.read_text()), signal.SIGKILL)
+
+    def is_removed() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    return is_removed
+
+
+def _end_containers(mark: str) -> Any:
+    from docker.errors import APIError  # noqa: PLC0415 - slow, and hardly ever needed
+    from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - slow, and hardly ever needed
+
+    engine = DockerClient().client
+
+    def is_removed() -> bool:
+        with suppress(APIError):
+            remove(engine, mark)
+        return False  # the engine may make another one
+
+    return is_removed
+
+
+def remove(engine: Any, mark: str) -> bool:
+    """Remove what is labelled with this mark, and return whether there was a container."""
+    marked = {"label": f"{LABEL}={mark}"}
+    containers = engine.containers.list(all=True, sparse=True, filters=marked)
+    for container in containers:
+        container.remove(force=True, v=True)
+    for rest in (*engine.networks.list(filters=marked), *engine.volumes.list(filters=marked)):
+        rest.remove()
+    return bool(containers)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
