@@ -246,23 +246,30 @@ def test_on_another_broker_the_policy_decides_and_celerys_own_retries_are_record
         dlx.assert_succeeded(flaky)
 
 
-def test_a_worker_of_a_test_retries_with_a_copy_of_the_received_message(embedded, dlx):
-    charge, queue = task(embedded, "charge"), embedded.conf.task_default_queue
-    body = b'[ [],  {},  {"callbacks": null, "errbacks": null, "chain": null, "chord": null} ]'
+SPACED = b'[ [],  {},  {"callbacks": null, "errbacks": null, "chain": null, "chord": null} ]'
 
-    with Connection(embedded.conf.broker_url) as connection:
+
+def test_a_worker_of_a_test_retries_with_a_copy_of_the_received_message(embedded, dlx):
+    letter = letter_of_a_spaced_message(embedded, task(embedded, "charge").name, dlx)
+
+    assert letter.message.headers["retries"] == 3
+    assert letter.message.body == SPACED, "Celery writes no spaces"
+
+
+def letter_of_a_spaced_message(app, name, dlx):
+    """Send a body that only a copy keeps as it is, and return its dead letter."""
+    queue = app.conf.task_default_queue
+    with Connection(app.conf.broker_url) as connection:
         connection.Producer().publish(
-            body,
+            SPACED,
             routing_key=queue,
             content_type="application/json",
             content_encoding="utf-8",
-            headers={"lang": "py", "task": charge.name, "id": "spaced", "retries": 0},
+            headers={"lang": "py", "task": name, "id": "spaced", "retries": 0},
         )
-        assert wait_until(lambda: any(it.event == "dead" for it in dlx.records), within=10)
-        (letter,) = browse(connection, f"{queue}.dead")
-
-    assert letter.message.headers["retries"] == 3
-    assert letter.message.body == body, "Celery writes no spaces"
+        assert wait_until(lambda: ("dead", "spaced") in {(it.event, it.task_id) for it in dlx.records}, within=10)
+        (letter,) = [it for it in browse(connection, f"{queue}.dead") if it.record.task_id == "spaced"]
+    return letter
 
 
 def test_what_a_task_sends_in_a_worker_is_recorded_once(embedded, dlx):
@@ -329,7 +336,9 @@ def test_a_real_worker_records_what_only_its_main_process_sees(dlx, broker, pref
         dlx.assert_dead(f"{module}.hangs", reason="timeout")
         dlx.assert_retried(f"{module}.dies", delays=[1, 10])
         dlx.assert_dead(f"{module}.dies", reason="worker-lost")
+        letter = letter_of_a_spaced_message(app, f"{module}.fails", dlx)
     app.close()
+    assert (letter.message.headers["retries"], letter.message.body) == (1, SPACED), "a copy, as in production"
 
 
 def test_a_worker_that_does_not_start_says_why(dlx, broker, prefix, tmp_path, monkeypatch):
