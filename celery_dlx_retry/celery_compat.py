@@ -210,9 +210,18 @@ _REQUEST = "celery.worker.request:Request"
 
 
 @_uses(f"{_REQUEST}._eta", without="Celery holds a due task once more")
-def clear_eta(request: Any) -> None:
-    """Let Celery run a request now. The task still sees its eta."""
-    request._eta = None  # noqa: SLF001
+def clear_eta(request: Any, *, is_shown: bool) -> None:
+    """Let Celery run a request now. The task still sees its eta, and so does a monitor if it is shown."""
+    request._eta = _PastEta(request._eta.isoformat()) if is_shown else None  # noqa: SLF001
+
+
+class _PastEta(str):
+    """An eta that Celery writes into the event task-received and does not wait for: it asks if the eta is true."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
 
 
 @_uses(f"{_REQUEST}._delivery_info", without="a failed task cannot be settled")

@@ -163,6 +163,11 @@ def crashes_of(headers: Mapping[str, Any]) -> int:
     return count_of(headers, CRASHES)
 
 
+def is_returned_retry(headers: Mapping[str, Any]) -> bool:
+    """Whether a retry has waited in its lane. The clock of the broker says so, and its eta need not be asked."""
+    return bool(headers.get("retries")) and "x-death" in headers
+
+
 def replays_of(headers: Mapping[str, Any]) -> int:
     """Return how often this message was replayed."""
     return count_of(headers, REPLAYS)

@@ -19,7 +19,7 @@ from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.topology.ladder import skipped_rungs
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.headers import COPIES, without_broker_headers
+from celery_dlx_retry.wire.headers import COPIES, is_returned_retry, without_broker_headers
 from celery_dlx_retry.worker.celery_publish import send
 from celery_dlx_retry.worker.run_state import addressed, as_sent, message_of
 
@@ -86,7 +86,7 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
     def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
         if message.channel is not None and message.channel.connection is None:
             return None  # the connection is gone, and the broker delivers it again
-        if not message.headers.get("eta"):
+        if not message.headers.get("eta") or is_returned_retry(message.headers):
             return handle(message, body, ack, *args, **kwargs)
         pause = pace.left()
         try:

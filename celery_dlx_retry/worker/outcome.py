@@ -29,6 +29,8 @@ class Retry:
     number: int = 0
     #: The error that is retried: ``Type: text``.
     error: str = ""
+    #: When it runs again, as Celery writes it into the headers.
+    eta: str | None = None
     headers: Mapping[str, Any] | None = None
     message: Message | None = None
     #: The broker has confirmed it. If not, the main process publishes it.

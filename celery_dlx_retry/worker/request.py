@@ -30,7 +30,7 @@ from celery.worker.request import Request
 from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
-from celery_dlx_retry.app.clock import is_due
+from celery_dlx_retry.app.clock import eta_after, is_due
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.app.known_delays import delay_after_crash_ms
@@ -50,7 +50,7 @@ from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
 from celery_dlx_retry.wire.header_size import has_room, room_beside
-from celery_dlx_retry.wire.headers import CRASHES, crashes_of
+from celery_dlx_retry.wire.headers import CRASHES, crashes_of, is_returned_retry
 from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
 from celery_dlx_retry.worker import outcome
 from celery_dlx_retry.worker.dead_letter import text_of
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 logger = escaped(get_logger(__name__))
 
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
+# Others cannot write a str of another class into an event, or bring it back as that class.
+_TEXT_SERIALIZERS = frozenset(("json", "msgpack"))
 _MODULES = frozenset((__name__, "celery.worker.request"))
 
 
@@ -87,6 +89,7 @@ class DLXRequest(Request):
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
     _dead_of: Any = None
+    _retry_eta: str | None = None  # when the retry of this run runs
     _rule: RuleRetry | None = None  # of the policy, that granted the retry after a hard time limit
 
     def __init__(self, message: Any, **options: Any) -> None:
@@ -104,9 +107,10 @@ class DLXRequest(Request):
         context = self._dlx = context_of(self.app)
         if not context.is_rabbitmq:
             return
-        if self.eta is not None and is_due(self.eta):
-            # It has waited in the broker: Celery need not hold it for a moment more. The task still sees its eta.
-            clear_eta(self)
+        is_watched = self._is_watched()
+        if self.eta is not None and (is_returned_retry(message.headers) or is_due(self.eta)):
+            # It has waited in the broker: Celery need not hold it for a moment more.
+            clear_eta(self, is_shown=is_watched and self.app.conf.event_serializer in _TEXT_SERIALIZERS)
         queue = context.queue_of(message)
         is_bound, value = context.is_bound(queue), message_of(message)
         info = DeliveryInfo(
@@ -116,14 +120,14 @@ class DLXRequest(Request):
             worker=f"{self.hostname}/{context.start_id}",
             is_bound=is_bound,
             forwards=is_bound and context.pipeline is not None,
-            is_watched=self._is_watched(),
+            is_watched=is_watched,
         )
         set_delivery_info(self, info)
 
     def _is_watched(self) -> bool:
         """Return whether an event monitor, or a patch of a request, reads the traceback of a retry."""
         kind, eventer = type(self), self.eventer
-        for method in (Request.on_failure, kind.on_retry, kind.send_event, kind.on_failure):
+        for method in (Request.on_failure, Request.send_event, kind.on_retry, kind.send_event, kind.on_failure):
             # As patch_detection.is_function(), without a call: this is for every delivery.
             if type(method) is not FunctionType or method.__globals__.get("__name__") not in _MODULES:
                 return True
@@ -138,6 +142,7 @@ class DLXRequest(Request):
         if isinstance(ended, outcome.GiveBack):
             self._give_back(ended.place, has_waited=not self.delivery_info.forwards)
             return None
+        self._retry_eta = getattr(ended, "eta", None)
         if isinstance(ended, outcome.Retry) and not ended.is_published:
             # Its run is over: to cancel active tasks must not end a process that is busy with another task.
             state.task_ready(self)
@@ -146,7 +151,7 @@ class DLXRequest(Request):
             return None
         # If Celery's tracer has not reported the failure, the main process does, as with a process that is gone.
         return_ok = return_ok and getattr(ended, "is_reported", not isinstance(ended, outcome.Unsettled))
-        if isinstance(error, Terminated) and not self._is_to_be_terminated():
+        if isinstance(error, Terminated) and not is_ended_by_celery(self):
             # Its process was ended because of another task that had been there; Celery would acknowledge this one.
             exc_info = as_lost(error)
             error = _error_of(exc_info)
@@ -180,6 +185,12 @@ class DLXRequest(Request):
             logger.exception("after the hand-over task=%s id=%s", self.name, self.id)
             self.reject()
             return None
+
+    def send_event(self, kind: str, **fields: Any) -> None:
+        """Add to Celery's event of a retry when it runs: no worker has received it until then."""
+        if kind == "task-retried" and self._retry_eta is not None:
+            fields["eta"] = self._retry_eta
+        super().send_event(kind, **fields)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
@@ -246,10 +257,6 @@ class DLXRequest(Request):
         info: DeliveryInfo = self.delivery_info
         return info.queue
 
-    def _is_to_be_terminated(self) -> bool:
-        """Somebody revoked this task, or a shutdown cancels it."""
-        return is_ended_by_celery(self)
-
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (
             isinstance(self.delivery_info, DeliveryInfo)
@@ -291,7 +298,8 @@ class DLXRequest(Request):
         route = context.lanes.plain(self._queue, wait.delay_ms)
         if route is None or not can_call_back(context) or not context.is_bound(self._queue):
             route = context.wait_route(self._queue, wait.delay_ms, wish=WaitKind.RETRY, quickly=True)
-        retry = outcome.Retry(delay_ms=route.length_ms, number=request.retries + 1, error=text_of(error))
+        eta = self._retry_eta = eta_after(self.app, route.length_ms / 1000)
+        retry = outcome.Retry(delay_ms=route.length_ms, number=request.retries + 1, error=text_of(error), eta=eta)
         info: DeliveryInfo = self.delivery_info
         headers = copied_headers(info.message.headers, request, retry, self._rule)
         if isinstance(error, WorkerLostError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 
-from celery_dlx_retry.app.clock import delay_ms
+from celery_dlx_retry.app.clock import delay_ms, eta_after
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import DLXError, PublishError, RetryNotPublished, TopologyError
 from celery_dlx_retry.policy.budget import over_budget
@@ -182,7 +182,7 @@ def _schedule_copy(task: Any, run: RunState, wait: Wait, context: AppContext) ->
     request = task.request
     info: DeliveryInfo = request.delivery_info
     route, is_forwarded = _route(run, info, info.queue, wait.delay_ms, context)
-    it = _retry_of(run, request, route)
+    it = _retry_of(task, run, route)
     headers = copied_headers(current_headers(request), request, it, run.rule)
     # If there is a history, the headers are not longer than HEADERS_BYTES.
     if headers[HISTORY] == "[]" and not has_room(headers, room=room_beside(info.message.properties)):
@@ -191,7 +191,7 @@ def _schedule_copy(task: Any, run: RunState, wait: Wait, context: AppContext) ->
     if is_forwarded:
         run.outcome = it
     else:
-        settle_retry(_delivery(task, run, info.queue, context), it, route=route)
+        settle_retry(_delivery(task, run, info.queue, context, eta=it.eta), it, route=route)
     return True
 
 
@@ -219,14 +219,14 @@ def retry_async(  # noqa: PLR0913, PLR0917 - what signature_from_request left in
     info: DeliveryInfo = request.delivery_info
     is_refusable = not _REFUSABLE.isdisjoint((*options, *(options.get("headers") or ())))
     route, is_forwarded = _route(run, info, queue, wait_ms, context, is_refusable=is_refusable)
-    it = _retry_of(run, request, route)
+    it = _retry_of(task, run, route)
     # retry(headers=...) replaces the headers that the message came with; ours stay.
     headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
     headers = noted_headers(headers, request, it, run.rule)
     if queue.name != info.queue.name:
         headers = with_address(headers, exchange="", routing_key=queue.name, queue=queue.name)
     options |= {"headers": headers, "add_to_parent": False}
-    delivery = _delivery(task, run, queue, context)
+    delivery = _delivery(task, run, queue, context, eta=it.eta)
     if not is_forwarded:
         result = send_retry(task, apply_async, options, queue=queue, there=route)
         context.published(route)
@@ -242,9 +242,10 @@ def retry_async(  # noqa: PLR0913, PLR0917 - what signature_from_request left in
     return result
 
 
-def _retry_of(run: RunState, request: Any, route: WaitRoute) -> outcome.Retry:
+def _retry_of(task: Any, run: RunState, route: WaitRoute) -> outcome.Retry:
     error = text_of(run.error) if run.error is not None else ""
-    return outcome.Retry(delay_ms=route.length_ms, number=request.retries + 1, error=error)
+    eta = eta_after(task.app, route.length_ms / 1000)
+    return outcome.Retry(delay_ms=route.length_ms, number=task.request.retries + 1, error=error, eta=eta)
 
 
 def _route(  # noqa: PLR0913 - all that it depends on
@@ -267,12 +268,12 @@ def _route(  # noqa: PLR0913 - all that it depends on
     return context.wait_route(queue, wait_ms, wish=WaitKind.RETRY), False
 
 
-def _delivery(task: Any, run: RunState, queue: WorkQueue, context: AppContext) -> Delivery:
+def _delivery(task: Any, run: RunState, queue: WorkQueue, context: AppContext, *, eta: str | None) -> Delivery:
     """Return the delivery of a run whose retry is published now."""
     request = task.request
 
     def acknowledge() -> None:
-        run.outcome = outcome.Retry(is_published=True)
+        run.outcome = outcome.Retry(is_published=True, eta=eta)
 
     return Delivery(
         context=context,

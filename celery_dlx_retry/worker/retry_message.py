@@ -88,11 +88,11 @@ def is_copy(task: Any, call: RetryCall, run: RunState, context: AppContext) -> b
 
 def copied_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None) -> dict[str, Any]:
     """Return the headers of a retry that is a copy of the message with these headers."""
-    return {**noted_headers(headers, request, retry, rule), "retries": retry.number, "eta": None}
+    return {**noted_headers(headers, request, retry, rule), "retries": retry.number}
 
 
 def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None) -> dict[str, Any]:
-    """Return the headers with the failure that is retried in their history, and with the address of the sender."""
+    """Return the headers with the failure in their history, the address of the sender, and the new eta."""
     info: DeliveryInfo = request.delivery_info
     failure = Failure(
         attempt=retry.number,
@@ -104,12 +104,14 @@ def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: 
     )
     if rule is not None:
         headers = with_rule_retry(headers, rule, retries=retry.number - 1)
-    return with_address(
+    noted = with_address(
         with_failure(headers, failure),
         exchange=info.get("exchange"),
         routing_key=info.get("routing_key"),
         queue=info.queue.name,
     )
+    noted["eta"] = retry.eta
+    return noted
 
 
 def current_headers(request: Any) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _publish_now(task: Any, run: RunState) -> None:
     if not isinstance(pending, outcome.Retry) or pending.is_published:
         return
     run.outcome = None
-    settle_retry(_delivery(task, run, outcome.Retry(is_published=True)), pending)
+    settle_retry(_delivery(task, run, outcome.Retry(is_published=True, eta=pending.eta)), pending)
 
 
 def _run(task: Any, run: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:

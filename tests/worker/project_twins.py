@@ -15,7 +15,7 @@ class Told:
     """A mixin that records the hooks."""
 
     def before_start(self, *_):
-        record(self, "before_start", delivery_info=dict(self.request.delivery_info))
+        record(self, "before_start", delivery_info=dict(self.request.delivery_info), eta=self.request.eta)
 
     def on_retry(self, exc, *_):
         record(self, "on_retry", error=repr(exc))

@@ -148,6 +148,21 @@ def test_the_task_sees_its_eta_as_with_celery(project, web):
     assert shown.utcoffset() == timedelta(hours=9)
 
 
+def test_a_retry_that_has_waited_runs_although_the_clock_of_its_sender_was_ahead(project, web):
+    queue, task_id = project.conf["task_default_queue"], "sent-by-a-clock-that-is-ahead"
+    ahead = datetime.now(timezone.utc) + timedelta(hours=1)
+    lane = Queue(
+        f"{project.prefix}.ahead",
+        queue_arguments={"x-message-ttl": 100, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue},
+    )
+    message = web.amqp.as_task_v2(task_id, "later.note", eta=ahead, retries=1)
+
+    with web.connection_for_write() as connection:
+        connection.Producer().publish(message.body, routing_key=lane.name, headers=message.headers, declare=[lane])
+
+    assert ran(project, web.AsyncResult(task_id))["eta"] == ahead.isoformat()
+
+
 def test_what_is_past_or_now_runs_at_once(project, web):
     past = datetime.now(timezone.utc) - timedelta(days=1)
 

@@ -62,9 +62,12 @@ class Story:
         records = [*project.records(id=result.id), *project.records(failed=result.id), *project.records(of=result.id)]
         self.records = Counter((row["event"], row.get("status"), self.anonymous(row.get("error"))) for row in records)
         self.events = Counter(event["type"] for event in events if event.get("uuid") == result.id)
+        self.received_etas = [event["eta"] for event in events if is_of(event, result, "task-received")]
+        self.retried = [event for event in events if is_of(event, result, "task-retried")]
         self.state, self.result = result.state, self.anonymous(repr(result.result))
         self.runs = runs(project, result)
         starts = project.records(id=result.id, event="before_start")
+        self.seen_etas = [row["eta"] for row in starts]
         self.deliveries = [row["delivery_info"] for row in starts]
         at = [row["at"] for row in starts]
         self.gaps = [after - before for before, after in itertools.pairwise(at)]
@@ -73,6 +76,10 @@ class Story:
         for name in self.names:
             text = text and text.replace(name, "")
         return text
+
+
+def is_of(event, result, kind):
+    return (event["type"], event.get("uuid")) == (kind, result.id)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +132,22 @@ def test_every_event_is_sent_as_often_as_by_celery(stories, scenario):
 
     assert ours.events == plain.events
     assert ours.events["task-received"] == RUNS[scenario]
+
+
+@pytest.mark.parametrize("scenario", [it for it in RUNS if it != "autoretries_with_jitter"])  # which may draw 0
+def test_a_task_and_its_received_events_have_an_eta_where_celery_has_one(stories, scenario):
+    plain, ours = stories["plain", scenario], stories["ours", scenario]
+
+    assert [eta is not None for eta in ours.received_etas] == [eta is not None for eta in plain.received_etas]
+    assert ours.seen_etas == ours.received_etas
+    assert plain.seen_etas == plain.received_etas
+
+
+@pytest.mark.parametrize("scenario", RUNS)
+def test_a_retried_event_tells_when_the_task_runs_again(stories, scenario):
+    ours = stories["ours", scenario]
+
+    assert {event["eta"] for event in ours.retried} <= {*ours.received_etas} - {None}
 
 
 @pytest.mark.parametrize(

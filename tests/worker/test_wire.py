@@ -136,7 +136,7 @@ def test_after_retries_a_dead_letter_differs_from_the_first_message_only_in_what
     assert letter.message.body == first.body
     before, after = headers(first), without_ours(letter.message.headers)
     assert {key for key in before | after if before.get(key) != after.get(key)} <= {
-        "retries", "ignore_result", "parent_id",
+        "retries", "eta", "ignore_result", "parent_id",
     }  # fmt: skip
     assert after["retries"] == 2
 
