@@ -38,6 +38,14 @@ class Retry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parked:
+    """The task did not run: an open breaker let its message wait."""
+
+    #: When it may run, as Celery writes it.
+    eta: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dead:
     """The message is a dead letter."""
 
@@ -65,7 +73,7 @@ class Unsettled:
     """The run failed outside of the body, and Celery's tracer has reported nothing: the main process does both."""
 
 
-Outcome: TypeAlias = Done | Retry | Dead | LetFail | GiveBack | Unsettled
+Outcome: TypeAlias = Done | Retry | Parked | Dead | LetFail | GiveBack | Unsettled
 
 #: The message is where it belongs, and what is left is to acknowledge the delivery.
-SETTLED = (Done, Retry, Dead, LetFail)
+SETTLED = (Done, Retry, Parked, Dead, LetFail)

@@ -11,6 +11,7 @@ from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.app.clock import eta_after
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
 from celery_dlx_retry.errors import Unpublishable
@@ -19,6 +20,7 @@ from celery_dlx_retry.policy.breaker import Circuit, outcome_of
 from celery_dlx_retry.policy.decision import Wait
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.worker.give_back import give_back
+from celery_dlx_retry.worker.outcome import Parked
 from celery_dlx_retry.worker.settle import Delivery, settle_parked
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
     )
     settle_parked(delivery, delay_ms=breaker.breaker.interval_ms, address=info)
     if not problems:
+        info.run.outcome = Parked(eta=eta_after(task.app, breaker.breaker.interval_ms / 1000))
         return _ended(IGNORED, Ignore())
     if isinstance(problems[0], Unpublishable):
         # It would come back until the breaker closes. It runs, and is done or a dead letter.

@@ -156,6 +156,8 @@ class DLXRequest(Request):
             exc_info = as_lost(error)
             error = _error_of(exc_info)
         self._is_settled = isinstance(ended, outcome.SETTLED)
+        if isinstance(ended, outcome.Parked):  # monitors have heard that it started
+            self.send_event("task-retried", exception="Parked()", traceback="")
         if self._is_settled or not self._is_ours_to_settle(error):
             return self._fail(error, exc_info, send_failed_event, return_ok)
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
@@ -254,8 +256,7 @@ class DLXRequest(Request):
 
     @property
     def _queue(self) -> WorkQueue:
-        info: DeliveryInfo = self.delivery_info
-        return info.queue
+        return self.delivery_info.queue  # type: ignore[no-any-return]
 
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (

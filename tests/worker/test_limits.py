@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import datetime
 
 import pytest
 from celery import Celery, chain
@@ -12,7 +13,7 @@ from support import eventually, put
 
 from celery_dlx_retry import DLXRetryTask
 from celery_dlx_retry.broker.waiting import waiting as who_waits
-from tests.worker.stage import stage
+from tests.worker.stage import listening, stage
 
 MOST_WAITING = 12
 
@@ -22,7 +23,8 @@ def project(request):
     # A classic lane holds exactly so many; a quorum lane counts late.
     with stage(request, dlx_queue_type="classic", dlx_max_waiting=MOST_WAITING, task_track_started=True) as it:
         # One process: each has its own accounts and circuits.
-        it.worker_at_work = it.start(module="project_limits", concurrency=1).wait_until_ready()
+        it.conf["event_exchange"] = f"{it.prefix}.events"
+        it.worker_at_work = it.start("-E", module="project_limits", concurrency=1).wait_until_ready()
         yield it
 
 
@@ -189,6 +191,22 @@ def test_what_is_parked_keeps_all_that_celery_means_by_it(project, send, outage)
     for result in (linked.parent, expired, revoked):
         assert result.id not in {letter.record.task_id for letter in project.dead()}
     assert [len(project.records(id=result.id)) for result in (linked.parent, expired, revoked)] == [1, 0, 0]
+
+
+def test_monitors_see_that_a_parked_task_waits_and_until_when(project, send, outage):
+    project.app.conf.event_exchange = project.conf["event_exchange"]
+    state = project.app.events.State()
+    with listening(project.app, events := []):
+        send("shown", str(outage))  # opens its breaker
+        eventually(lambda: "breaker open task=limits.shown" in project.worker_at_work.log)
+        parked = send("shown", str(outage))
+        eventually(lambda: [it for it in events if it.get("uuid") == parked.id and it["type"] == "task-retried"])
+
+    for event in events:
+        state.event(event)
+    task = state.tasks[parked.id]
+    assert (task.state, task.exception) == ("RETRY", "Parked()")
+    assert datetime.fromisoformat(task.eta).timestamp() - task.timestamp == pytest.approx(62, abs=5)
 
 
 def test_without_a_policy_every_error_is_a_failure_to_the_breaker(project, send, outage):
