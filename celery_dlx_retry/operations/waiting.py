@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.peek import PeekedMessage, counts
 from celery_dlx_retry.broker.waiting import WaitingTask, due, take, waiting
+from celery_dlx_retry.deadletters.event import dead_lettered
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
-from celery_dlx_retry.events import DeadLettered, emit
+from celery_dlx_retry.events import emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor, WaitingTaskMoved
 from celery_dlx_retry.operations.session import BrokerSession, operation
@@ -150,18 +151,7 @@ def cancel_waiting(session: BrokerSession, task_ids: Iterable[str], *, monitor: 
         queue = WorkQueue(name=task.queue, dead_letter_key=alias or task.queue)
         record = _record(task, queue, by=session.operator)
         session.context.publish_dead(seen.message, queue, record)
-        emit(
-            DeadLettered(
-                task=record.task,
-                task_id=record.task_id,
-                queue=record.queue,
-                reason=record.reason,
-                attempts=record.attempts,
-                error_type=record.error_type,
-                error=record.error,
-                worker=record.worker,
-            )
-        )
+        emit(dead_lettered(record))
 
     return _move(session, "waiting cancel", task_ids, to_dead_letters, monitor=monitor)
 

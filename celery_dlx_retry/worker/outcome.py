@@ -51,6 +51,8 @@ class Dead:
 
     #: Celery's tracer has stored the failure and called the errbacks. If not, the main process does.
     is_reported: bool = True
+    #: What Celery's event of it says.
+    facts: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

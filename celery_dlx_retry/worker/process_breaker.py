@@ -24,6 +24,7 @@ from celery_dlx_retry.worker.outcome import Parked
 from celery_dlx_retry.worker.settle import Delivery, settle_parked
 
 if TYPE_CHECKING:
+    from celery_dlx_retry.events import Event
     from celery_dlx_retry.policy.breaker import Breaker, Outcome
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
@@ -88,7 +89,7 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
         task=task.name,
         task_id=task_id,
         worker=info.worker.partition("/")[0],
-        acknowledge=int,  # the main process does, because the run is ignored
+        acknowledge=_leave_to_main_process,
         give_back=problems.append,
     )
     settle_parked(delivery, delay_ms=breaker.breaker.interval_ms, address=info)
@@ -100,6 +101,10 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
         logger.warning("not parked, runs task=%s id=%s: %s", task.name, task_id, problems[0])
         return None
     return _ended(REJECTED, give_back(task, info, problems[0], task_id=task_id))
+
+
+def _leave_to_main_process(_event: Event) -> None:
+    """It acknowledges the message, because the run is ignored."""
 
 
 def tell(task: Any, run: RunState, *, has_returned: bool) -> None:

@@ -44,31 +44,31 @@ from celery_dlx_retry.celery_compat import (
     task_context,
 )
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.events import DeadLettered
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
-from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import CRASHES, crashes_of, is_returned_retry
 from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
 from celery_dlx_retry.worker import outcome
 from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.give_back import nack
 from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
-from celery_dlx_retry.worker.retry_message import copied_headers, copy_with
+from celery_dlx_retry.worker.retry_message import copied_headers, copy_with, has_room_to_count
 from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
-from celery_dlx_retry.worker.settle import Delivery, can_call_back, emit_given_back, settle_dead, settle_retry
+from celery_dlx_retry.worker.settle import Delivery, can_call_back, emit_given_back, facts_of, settle_dead, settle_retry
 from celery_dlx_retry.worker.trace import as_lost, as_raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_dlx_retry.app.context import AppContext
+    from celery_dlx_retry.events import Event
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.policy.rule_retries import RuleRetry
     from celery_dlx_retry.topology.names import WorkQueue
-    from celery_dlx_retry.wire.message import Message
     from celery_dlx_retry.worker.outcome import Outcome
 
 logger = escaped(get_logger(__name__))
@@ -89,6 +89,7 @@ class DLXRequest(Request):
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
     _dead_of: Any = None
+    _dead_facts: dict[str, Any] | None = None  # what Celery's event says of the dead letter of this run
     _retry_eta: str | None = None  # when the retry of this run runs
     _rule: RuleRetry | None = None  # of the policy, that granted the retry after a hard time limit
 
@@ -142,7 +143,7 @@ class DLXRequest(Request):
         if isinstance(ended, outcome.GiveBack):
             self._give_back(ended.place, has_waited=not self.delivery_info.forwards)
             return None
-        self._retry_eta = getattr(ended, "eta", None)
+        self._retry_eta, self._dead_facts = getattr(ended, "eta", None), getattr(ended, "facts", None)
         if isinstance(ended, outcome.Retry) and not ended.is_published:
             # Its run is over: to cancel active tasks must not end a process that is busy with another task.
             state.task_ready(self)
@@ -189,10 +190,15 @@ class DLXRequest(Request):
             return None
 
     def send_event(self, kind: str, **fields: Any) -> None:
-        """Add to Celery's event of a retry when it runs: no worker has received it until then."""
+        """Send Celery's event; that of a retry says when it runs, and that of a dead letter has one of ours behind it.
+
+        Only behind it: before, monitors take its name for a state that they do not know.
+        """
         if kind == "task-retried" and self._retry_eta is not None:
             fields["eta"] = self._retry_eta
         super().send_event(kind, **fields)
+        if kind == "task-failed" and self._dead_facts is not None:
+            super().send_event("task-dead-lettered", **self._dead_facts)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
@@ -231,8 +237,9 @@ class DLXRequest(Request):
     def _delivery(self, acknowledge: Callable[[], Any], give_back: Callable[[Any], None]) -> Delivery:
         info: DeliveryInfo = self.delivery_info
 
-        def settled() -> None:
+        def settled(event: Event) -> None:
             self._is_settled = True
+            self._dead_facts = facts_of(event) if isinstance(event, DeadLettered) else None
             acknowledge()
 
         return Delivery(
@@ -337,7 +344,7 @@ class DLXRequest(Request):
     def _decision(self, error: BaseException) -> Decision:
         message = self.delivery_info.message
         # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
-        has_retries = "task" in message.headers and _has_room(message)
+        has_retries = "task" in message.headers and has_room_to_count(message)
         if isinstance(error, WorkerLostError):
             crashes, context = crashes_of(message.headers) + 1, self._dlx
             if not has_retries or crashes >= context.settings.crash_limit:
@@ -381,14 +388,6 @@ class DLXRequest(Request):
 def _error_of(exc_info: Any) -> BaseException:
     error: BaseException = exc_info.exception
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
-
-
-def _has_room(message: Message) -> bool:
-    """Return whether a retry of it can count; not one with a header that AMQP cannot carry."""
-    try:
-        return has_room(message.headers, room=room_beside(message.properties))
-    except Unpublishable:
-        return False
 
 
 def _check(request: Request) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_dlx_retry.app.context import AppContext
+    from celery_dlx_retry.events import Event
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.topology.names import WorkQueue
     from celery_dlx_retry.topology.wait_route import WaitRoute
@@ -272,7 +273,7 @@ def _delivery(task: Any, run: RunState, queue: WorkQueue, context: AppContext, *
     """Return the delivery of a run whose retry is published now."""
     request = task.request
 
-    def acknowledge() -> None:
+    def acknowledge(_event: Event) -> None:
         run.outcome = outcome.Retry(is_published=True, eta=eta)
 
     return Delivery(

@@ -19,6 +19,7 @@ from kombu.serialization import dumps, registry
 from celery_dlx_retry.broker.encoding import bytes_of
 from celery_dlx_retry.broker.sync_publisher import PERSISTENT
 from celery_dlx_retry.celery_compat import dumps_models
+from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
 from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import Failure, with_address, with_failure
@@ -84,6 +85,14 @@ def is_copy(task: Any, call: RetryCall, run: RunState, context: AppContext) -> b
         and _is_celerys_way(task, call)
         and _has_its_arguments(request, run)
     )
+
+
+def has_room_to_count(message: Message) -> bool:
+    """Return whether a retry of it can count; not one with a header that AMQP cannot carry."""
+    try:
+        return has_room(message.headers, room=room_beside(message.properties))
+    except Unpublishable:
+        return False
 
 
 def copied_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None) -> dict[str, Any]:

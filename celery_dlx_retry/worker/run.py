@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task
@@ -23,6 +24,7 @@ from celery_dlx_retry.errors import (
     DeadLetter,
     Unpublishable,
 )
+from celery_dlx_retry.events import DeadLettered
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.worker import outcome
@@ -31,11 +33,12 @@ from celery_dlx_retry.worker.give_back import give_back
 from celery_dlx_retry.worker.outcome import GiveBack
 from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
 from celery_dlx_retry.worker.run_state import DeliveryInfo, run_state_of
-from celery_dlx_retry.worker.settle import Delivery, settle_dead, settle_retry
+from celery_dlx_retry.worker.settle import Delivery, facts_of, settle_dead, settle_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery_dlx_retry.events import Event
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.worker.run_state import RunState
 
@@ -227,8 +230,11 @@ def _delivery(task: Any, run: RunState, settled: outcome.Outcome) -> Delivery:
     request = task.request
     info: DeliveryInfo = request.delivery_info
 
-    def acknowledge() -> None:
-        run.outcome = settled
+    def acknowledge(event: Event) -> None:
+        if isinstance(event, DeadLettered) and isinstance(settled, outcome.Dead):
+            run.outcome = replace(settled, facts=facts_of(event))
+        else:
+            run.outcome = settled
 
     def refuse(problem: BaseException) -> None:
         if isinstance(problem, Unpublishable) and isinstance(settled, outcome.Retry):

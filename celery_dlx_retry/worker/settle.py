@@ -13,8 +13,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.clock import now_ms
+from celery_dlx_retry.deadletters.event import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
-from celery_dlx_retry.events import DeadLettered, GivenBack, Parked, RetryScheduled, emit
+from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.header_size import carried
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.app.context import AppContext
     from celery_dlx_retry.broker.outbox import Problem, Then
+    from celery_dlx_retry.events import DeadLettered, Event
     from celery_dlx_retry.policy.reasons import Reason
     from celery_dlx_retry.topology.names import WorkQueue
     from celery_dlx_retry.topology.wait_route import WaitRoute
@@ -47,7 +49,7 @@ class Delivery:
     task_id: str
     worker: str
     #: Called when the broker has confirmed what the message has become. A pool process notes it for the main process.
-    acknowledge: Callable[[], object]
+    acknowledge: Callable[[Event], object]
     #: Called with the problem when the broker has not: the delivery must go back to its queue.
     give_back: Callable[[Any], object]
     #: The event loop of the main process must not wait long.
@@ -74,7 +76,8 @@ def settle_retry(delivery: Delivery, retry: Retry, *, route: WaitRoute | None = 
 
 def retry_is_out(delivery: Delivery, retry: Retry) -> None:
     """Go on when the broker has confirmed a retry."""
-    emit(
+    _end(
+        delivery,
         RetryScheduled(
             task=delivery.task,
             task_id=delivery.task_id,
@@ -84,9 +87,8 @@ def retry_is_out(delivery: Delivery, retry: Retry) -> None:
             error_type=retry.error.partition(":")[0],
             error=retry.error,
             worker=delivery.worker,
-        )
+        ),
     )
-    delivery.acknowledge()
 
 
 def settle_dead(
@@ -109,19 +111,7 @@ def settle_dead(
         delivery.give_back(problem)
         return
     _note_pace(delivery, None)
-    emit(
-        DeadLettered(
-            task=record.task,
-            task_id=record.task_id,
-            queue=record.queue,
-            reason=record.reason,
-            attempts=record.attempts,
-            error_type=record.error_type,
-            error=record.error,
-            worker=record.worker,
-        )
-    )
-    delivery.acknowledge()
+    _end(delivery, dead_lettered(record))
 
 
 def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, Any]) -> None:
@@ -138,12 +128,22 @@ def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, An
     if problem is not None:
         delivery.give_back(problem)
         return
-    emit(
+    _end(
+        delivery,
         Parked(
             task=delivery.task, task_id=delivery.task_id, queue=queue.name, delay_ms=delay_ms, worker=delivery.worker
-        )
+        ),
     )
-    delivery.acknowledge()
+
+
+def _end(delivery: Delivery, event: Event) -> None:
+    emit(event)
+    delivery.acknowledge(event)
+
+
+def facts_of(letter: DeadLettered) -> dict[str, Any]:
+    """Return what Celery's event task-dead-lettered says."""
+    return {name: getattr(letter, name) for name in ("reason", "queue", "attempts", "group")}
 
 
 def emit_given_back(*, task: str, task_id: Any, queue: str, worker: Any, problem: BaseException) -> None:

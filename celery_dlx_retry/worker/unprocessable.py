@@ -101,7 +101,7 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
             task="",
             task_id="",
             worker=consumer.hostname,
-            acknowledge=lambda: is_safe.append(True),
+            acknowledge=lambda _event: is_safe.append(True),
             give_back=try_again,
             is_main=True,
         )

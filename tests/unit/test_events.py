@@ -17,7 +17,7 @@ RETRY = events.RetryScheduled(
     **RUN, **WORKER, retry=2, delay_ms=5000, error_type="TimeoutError", error="TimeoutError: card 4711"
 )
 DEAD = events.DeadLettered(
-    **RUN, **WORKER, reason="exhausted", attempts=3, error_type="TimeoutError", error="card 4711"
+    group="3d666e04", **RUN, **WORKER, reason="exhausted", attempts=3, error_type="TimeoutError", error="card 4711"
 )
 GIVEN_BACK = events.GivenBack(**RUN, **WORKER, problem=Nacked(exchange="x", routing_key="orders"))
 LINES = [
