@@ -31,7 +31,7 @@ from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_pr
 from celery_dlx_retry.operations.prune import prune as prune_lanes
 from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
 from celery_dlx_retry.topology import render
-from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy
+from celery_dlx_retry.topology.rabbitmq_policies import DeadLetterPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.bound_publish import publish_to_queue
-from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.dead_letters import browse, check_message, depth, takes_body
 from celery_dlx_retry.deadletters.export import from_line, to_line
 from celery_dlx_retry.deadletters.letter import DeadMessage, dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
@@ -18,8 +17,7 @@ from celery_dlx_retry.events import Imported, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator, connection_of, require_rabbitmq
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SeenLetters, SelectedLetters
 from celery_dlx_retry.values.escaping import printable
 from celery_dlx_retry.values.queue_names import name_problem
 

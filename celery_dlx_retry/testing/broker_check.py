@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.address import addresses, shown
+from celery_dlx_retry.broker.connection import addresses, shown
 from celery_dlx_retry.errors import ConfigurationError
 from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.rabbitmq import URL
@@ -15,7 +15,7 @@ from celery_dlx_retry.testing.rabbitmq import URL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_dlx_retry.broker.address import BrokerAddress
+    from celery_dlx_retry.broker.connection import BrokerAddress
 
 #: Transports that reach no other process.
 _LOCAL = ("memory", "filesystem")

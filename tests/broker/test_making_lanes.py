@@ -16,8 +16,7 @@ from support import eventually, put, silenced
 from celery_dlx_retry.app.known_lanes import Lanes
 from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare_queues
-from celery_dlx_retry.broker.lane_lock import LaneLock, lane_lock
-from celery_dlx_retry.broker.lanes import LaneCreation, make_lanes, make_missing_lanes
+from celery_dlx_retry.broker.lanes import LaneCreation, LaneLock, lane_lock, make_lanes, make_missing_lanes
 from celery_dlx_retry.errors import LanesBusy, Mismatch, NoAnswer
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.names import Names, WorkQueue
