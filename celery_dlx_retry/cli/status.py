@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import management_option, note, queues_option, report_missing, session_of
+from celery_dlx_retry.cli.context import DAY_SECONDS, Seconds, note, of_queues, report_missing
 from celery_dlx_retry.cli.output import (
     counted,
     echo,
@@ -21,13 +21,13 @@ from celery_dlx_retry.cli.output import (
     table,
     time_of,
 )
-from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
 from celery_dlx_retry.operations.status import Status, StatusReader, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_dlx_retry.broker.queue_status import QueueState
+    from celery_dlx_retry.cli.context import OpenSession
 
 _COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
 _NAMES = ("queue",)
@@ -36,21 +36,12 @@ _all_option = click.option("--all", "everything", is_flag=True, help="Also lanes
 
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @_all_option
 @json_option
-@click.pass_context
-def status(
-    ctx: click.Context,
-    queue_names: tuple[str, ...] | None,
-    management_url: str | None,
-    *,
-    everything: bool,
-    as_json: bool,
-) -> None:
+def status(ctx: click.Context, open_session: OpenSession, *, everything: bool, as_json: bool) -> None:
     """Show work queues, lanes, dead letters and orphans. The messages stay in their queues."""
-    with session_of(ctx, queue_names, management_url) as session:
+    with open_session() as session:
         found = read_status(session)
     shown = found.queues if everything else found.busy
     if as_json:
@@ -62,15 +53,14 @@ def status(
     if found.read_lanes:
         note(f"another command reads {', '.join(found.read_lanes)}. Tasks that it holds are not counted.")
     if found.no_management:
-        unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
+        unknown = "" if session.named else ", nor queues that only a worker's -Q names: name them with -Q"
         note(f"unacked messages and rates are not known{unknown}. {found.no_management}")
     if report_missing(work_queue=found.missing):
         ctx.exit(1)
 
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @_all_option
 @click.option(
     "--interval",
@@ -81,23 +71,14 @@ def status(
     help="Time between two updates.",
 )
 @json_option
-@click.pass_context
-def watch(  # noqa: PLR0913 - one per option
-    ctx: click.Context,
-    queue_names: tuple[str, ...] | None,
-    management_url: str | None,
-    *,
-    everything: bool,
-    interval: float,
-    as_json: bool,
-) -> None:
+def watch(_: click.Context, open_session: OpenSession, *, everything: bool, interval: float, as_json: bool) -> None:
     """Show the status again and again, until Ctrl-C. It goes on while the broker is down."""
     with ExitStack() as stack:
         live = None if as_json or not is_terminal() else _live(stack)
         try:
             while True:
                 try:
-                    with session_of(ctx, queue_names, management_url) as session:
+                    with open_session() as session:
                         reader = StatusReader(session)
                         while True:
                             _show(reader.read(), live, everything=everything, as_json=as_json)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.cli.context import management_option, print_audit, report_missing, session_of
+from celery_dlx_retry.cli.context import (
+    COUNT,
+    QUEUE_NAME,
+    TEXT,
+    management_option,
+    print_audit,
+    report_missing,
+    session_options,
+)
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
     confirm,
@@ -21,7 +29,6 @@ from celery_dlx_retry.cli.output import (
     time_of,
     yes_option,
 )
-from celery_dlx_retry.cli.parameters import COUNT, QUEUE_NAME, TEXT
 from celery_dlx_retry.operations.monitor import Monitor, Notice, WaitingTaskMoved
 from celery_dlx_retry.operations.waiting import MovedTasks, cancel_waiting, count_waiting, run_waiting
 from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_dlx_retry.broker.waiting import WaitingTask
+    from celery_dlx_retry.cli.context import OpenSession
 
 _PARKED = "parked by its breaker, which may park it again"
 
@@ -47,20 +55,13 @@ def waiting(ctx: click.Context) -> None:
 @click.option("--task", type=TEXT, metavar="PATTERN", help="Only tasks with this name; * and ? match.")
 @click.option("--queue", "-q", type=QUEUE_NAME, metavar="PATTERN", help="Only for this work queue; * and ? match.")
 @click.option("--limit", type=COUNT, default=100, show_default=True, help="Show at most this many.")
-@management_option
+@session_options(management_option)
 @json_option
-@click.pass_context
 def list_waiting(  # noqa: PLR0913 - one per option
-    ctx: click.Context,
-    *,
-    task: str | None,
-    queue: str | None,
-    limit: int,
-    management_url: str | None,
-    as_json: bool,
+    ctx: click.Context, open_session: OpenSession, *, task: str | None, queue: str | None, limit: int, as_json: bool
 ) -> None:
     """Show which tasks wait, for which work queue, until when. The next one comes first; they keep their time."""
-    with session_of(ctx, None, management_url) as session, monitored("Reading lanes") as monitor:
+    with open_session() as session, monitored("Reading lanes") as monitor:
         found = read_waiting(session, task=task or "*", queue=queue or "*", limit=limit, monitor=monitor)
     if as_json:
         for each in found.tasks:
@@ -76,12 +77,11 @@ def list_waiting(  # noqa: PLR0913 - one per option
 
 @waiting.command()
 @click.argument("task_ids", nargs=-1, required=True, type=TEXT)
-@management_option
+@session_options(management_option)
 @json_option
-@click.pass_context
-def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, as_json: bool) -> None:
+def run(ctx: click.Context, open_session: OpenSession, *, task_ids: tuple[str, ...], as_json: bool) -> None:
     """Put waiting tasks on their work queues now. The others keep their places and their time."""
-    with session_of(ctx, None, management_url) as session:
+    with open_session() as session:
         changes_something()
         result = run_waiting(session, task_ids, monitor=Monitor(notice=_printer("runs", as_json=as_json)))
     _end(ctx, result)
@@ -89,15 +89,14 @@ def run(ctx: click.Context, task_ids: tuple[str, ...], management_url: str | Non
 
 @waiting.command()
 @click.argument("task_ids", nargs=-1, required=True, type=TEXT)
-@management_option
+@session_options(management_option)
 @yes_option
 @json_option
-@click.pass_context
 def cancel(
-    ctx: click.Context, task_ids: tuple[str, ...], management_url: str | None, *, yes: bool, as_json: bool
+    ctx: click.Context, open_session: OpenSession, *, task_ids: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
     """Make dead letters of waiting tasks. Their reason is `requested`; nothing is lost, and a replay undoes it."""
-    with session_of(ctx, None, management_url) as session:
+    with open_session() as session:
         if not yes and (found := count_waiting(session, task_ids)):
             confirm(f"Cancel {counted(found, 'waiting task')}?")
         changes_something()

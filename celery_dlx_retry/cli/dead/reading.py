@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, management_option, report_missing
-from celery_dlx_retry.cli.dead.options import queue_option, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter
+from celery_dlx_retry.cli.context import COUNT, TEXT, app_of, management_option, report_missing
+from celery_dlx_retry.cli.dead.options import Reporter, queue_option, selects
 from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
-from celery_dlx_retry.cli.parameters import COUNT, TEXT
 from celery_dlx_retry.deadletters.details import details_of
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.deadletters.letter import DeadMessage, facts_of

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from celery_dlx_retry.cli.context import app_of, report_missing
-from celery_dlx_retry.cli.dead.options import all_option, amount, require_explicit, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues
+from celery_dlx_retry.cli.context import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds, app_of, report_missing
+from celery_dlx_retry.cli.dead.options import Reporter, all_option, amount, describe_queues, require_explicit, selects
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
-from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.operations.canary import CanaryStop, CanaryTest
 from celery_dlx_retry.operations.monitor import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
 from celery_dlx_retry.operations.replay import EFFECTS, Replay, ReplayPlan, ReplayResult

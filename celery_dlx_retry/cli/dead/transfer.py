@@ -12,12 +12,10 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, management_option, report_missing
-from celery_dlx_retry.cli.dead.options import selects
-from celery_dlx_retry.cli.dead.reporting import Reporter
+from celery_dlx_retry.cli.context import MOST, QUEUE_NAME, app_of, management_option, report_missing
+from celery_dlx_retry.cli.dead.options import Reporter, selects
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, counted, json_line, json_option, yes_option
-from celery_dlx_retry.cli.parameters import MOST, QUEUE_NAME
 from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
 from celery_dlx_retry.operations.transfer import Import, export_letters
 
