@@ -1,4 +1,4 @@
-"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``permissions``, ``prune`` and ``doctor``: an app and its broker."""
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``permissions``, ``prune`` and ``doctor``."""
 
 from __future__ import annotations
 

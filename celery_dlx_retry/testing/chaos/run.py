@@ -8,6 +8,7 @@ import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from amqp.exceptions import AMQPError, NotFound
@@ -17,8 +18,8 @@ from kombu.exceptions import KombuError
 from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
-from celery_dlx_retry.testing.chaos.count import End, Records
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
+from celery_dlx_retry.testing.chaos.report import End, Records
 from celery_dlx_retry.testing.records import append_line
 from celery_dlx_retry.testing.sandbox import Sandbox
 from celery_dlx_retry.testing.worker_process import worker_command, worker_environment
@@ -27,9 +28,12 @@ from celery_dlx_retry.topology.names import Names
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.testing.chaos.breaks import Break, Broken
-    from celery_dlx_retry.testing.chaos.plan import Plan
-    from celery_dlx_retry.testing.chaos.view import View
+    from celery_dlx_retry.testing.chaos.command import View
+
+
+Pool = Literal["prefork", "solo", "threads"]
 
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 1.0
@@ -40,6 +44,27 @@ LONGEST_WAIT_SECONDS = 200.0
 IDLE_WORKER_SECONDS = 15.0
 STOP_SECONDS = 30.0
 BROKER_ERRORS = (AMQPError, KombuError, OSError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much of everything; ``lanes`` is ``dlx_queue_type``."""
+
+    tasks: int
+    workers: int
+    concurrency: int
+    kills: int
+    restarts: int
+    queue_type: QueueType
+    lanes: QueueType
+    seconds: float
+    seed: int
+    pool: Pool = "prefork"
+
+    @property
+    def tasks_at_once(self) -> int:
+        """How many tasks a worker runs at once."""
+        return 1 if self.pool == "solo" else self.concurrency
 
 
 class WorkersEnd(DLXError):
