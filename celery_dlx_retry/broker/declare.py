@@ -228,7 +228,12 @@ def find(connection: Connection, topology: Topology, management: Management | No
     A declare with our arguments shows whether an object has them, but makes an object that does not exist. So it
     follows a passive declare that has found the object (test_looking_for_drift_makes_nothing).
     """
-    drifts = [*_objects(connection, topology), *_work_queues(connection, topology)]
+    drifts: list[Drift] = []
+    for queue in topology.queues:
+        drifts += _one(connection, "queue", queue.name, Topology(queues=(queue,)))
+    for exchange in topology.exchanges:
+        drifts += _one(connection, "exchange", exchange.name, Topology(exchanges=(exchange,)))
+    drifts += _work_queues(connection, topology)
     yield from drifts
     if management is not None:
         gone = {drift.name for drift in drifts if drift.kind == "missing"}
@@ -236,13 +241,6 @@ def find(connection: Connection, topology: Topology, management: Management | No
             if not gone.intersection(drift.name.split(" -> ")):  # a missing queue is not bound, either
                 yield drift
         yield from overridden(topology, management.policies())
-
-
-def _objects(connection: Connection, topology: Topology) -> Iterator[Drift]:
-    for queue in topology.queues:
-        yield from _one(connection, "queue", queue.name, Topology(queues=(queue,)))
-    for exchange in topology.exchanges:
-        yield from _one(connection, "exchange", exchange.name, Topology(exchanges=(exchange,)))
 
 
 def _one(connection: Connection, kind: str, name: str, alone: Topology) -> Iterator[Drift]:

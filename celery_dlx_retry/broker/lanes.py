@@ -62,14 +62,12 @@ class LaneLock:
             self._connection.connect()
             self._connection.connection.transport.sock.settimeout(_ANSWER_SECONDS)
             self._connection.default_channel.queue_declare(names.lock(), exclusive=True, auto_delete=False)
-        except ResourceLocked as exc:
+        except BaseException as exc:
             self.release()
-            raise LanesBusy(prefix=names.prefix) from exc
-        except AccessRefused as exc:
-            self.release()
-            raise Forbidden(kind="queue", name=names.lock(), permission="configure") from exc
-        except BaseException:
-            self.release()
+            if isinstance(exc, ResourceLocked):
+                raise LanesBusy(prefix=names.prefix) from exc
+            if isinstance(exc, AccessRefused):
+                raise Forbidden(kind="queue", name=names.lock(), permission="configure") from exc
             raise
 
     def release(self) -> None:
@@ -301,15 +299,11 @@ def _reasons(management: Management, lanes: Iterable[Lane]) -> dict[Lane, str]:
     """Return why each lane that exists must stay; empty if it need not."""
     queues = management.queues()
     return {
-        lane: _LOOKED_INTO if queues[lane.name].get("consumers") else "" if _is_empty(queues[lane.name]) else _HOLDS
+        # A queue without an answering leader has no counts at all.
+        lane: _LOOKED_INTO if (it := queues[lane.name]).get("consumers") else "" if it.get("messages") == 0 else _HOLDS
         for lane in lanes
         if lane.name in queues
     }
-
-
-def _is_empty(facts: dict[str, object]) -> bool:
-    # A queue without an answering leader has no counts at all.
-    return facts.get("messages") == 0
 
 
 def _binding_of(names: Names, lane: Lane) -> Topology:

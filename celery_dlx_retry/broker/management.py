@@ -223,7 +223,8 @@ class _Connection(HTTPConnection):
 
     def connect(self) -> None:
         """Try each address of the host."""
-        self._open = _connected(self.host, self.port, self._deadline)
+        seconds = min(self._deadline.left(), _CONNECT_SECONDS)
+        self._open = socket.create_connection((self.host, self.port), timeout=seconds)
         if self._tls is not None:
             self._open.settimeout(self._deadline.left())
             self._open = self._tls.wrap_socket(self._open, server_hostname=self.host)
@@ -264,18 +265,3 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(self._deadline.left())
         return self._sock.recv_into(buffer)
-
-
-def _connected(host: str, port: int, deadline: _Deadline) -> socket.socket:
-    problem: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(min(deadline.left(), _CONNECT_SECONDS))
-            sock.connect(address)
-        except OSError as exc:
-            sock.close()
-            problem = exc
-        else:
-            return sock
-    raise problem or OSError("the host has no address")

@@ -211,10 +211,10 @@ def test_all_retries_that_wait_for_the_lock_ask_for_it_once(bench, work, known, 
         asked.append(names)
         return LaneLock(connection, names)
 
-    monkeypatch.setattr(lanes_module, "LaneLock", ask)
     monkeypatch.setattr(lanes_module, "BUSY_SECONDS", 5.0)
     there = known.plain(work, 60_000)
     with lane_lock(bench.connect(), bench.names, within=2):
+        monkeypatch.setattr(lanes_module, "LaneLock", ask)
         eventually(lambda: known.make(bench.connection, there) and asked)
         pauses = [known.make(bench.connection, there) for _ in range(10)]
 

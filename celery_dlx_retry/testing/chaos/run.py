@@ -7,15 +7,14 @@ import secrets
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from amqp.exceptions import AMQPError, NotFound
+from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
 
-from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
@@ -113,7 +112,8 @@ class Run:
     def go(self) -> None:
         """Start, break, wait, stop."""
         begin = time.monotonic()
-        self.sender.allow(self.plan.tasks - self._held_back())
+        # Half of the tasks are sent at once, the others between the breaks, so that every break meets work.
+        self.sender.allow(self.plan.tasks - (self.plan.tasks // 2 if self._breaks else 0))
         self.sender.start()
         for number in range(1, self.plan.workers + 1):
             self._start_worker(f"worker{number}")
@@ -179,10 +179,6 @@ class Run:
     def _gap(self) -> float:
         mean = min(LONGEST_GAP_SECONDS, 0.6 * self.plan.seconds / max(1, self.plan.kills + self.plan.restarts))
         return self._chance.uniform(0, 2 * mean)
-
-    def _held_back(self) -> int:
-        """Half of the tasks are sent at once, the others between the breaks, so that every break meets work."""
-        return self.plan.tasks // 2 if self._breaks else 0
 
     def _released(self) -> int:
         """Let the next share of them go, after a break."""
@@ -298,9 +294,8 @@ class Run:
         try:
             with Connection(self.url, connect_timeout=2) as connection:
                 connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
-                with closing(connection.channel()) as channel:
-                    return int(channel.queue_declare(queue, passive=True).message_count)
-        except (NotFound, *BROKER_ERRORS):
+                return depth(connection, queue) or default
+        except BROKER_ERRORS:
             return default
 
     def _note(self, what: str, **facts: object) -> None:
