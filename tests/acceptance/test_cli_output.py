@@ -146,7 +146,7 @@ def test_watch_shows_an_error_as_it_is_and_not_as_markup(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(status, "is_terminal", lambda: True)
-    monkeypatch.setattr(status, "session_of", fails)
+    monkeypatch.setattr(context, "_session", fails)
     monkeypatch.setattr(status, "_wait", interrupted)
 
     done = CliRunner().invoke(dlx, ["watch"])
