@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.types import StringParamType
 
 from celery_dlx_retry.cli.errors import click_errors
 from celery_dlx_retry.cli.output import echo
@@ -38,51 +37,35 @@ class Seconds(click.FloatRange):
         return found
 
 
-class QueueName(StringParamType):
-    """A name that a queue can have on the broker."""
-
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value unchanged."""
-        if problem := name_problem(value):
-            self.fail(f"{value!r:.80} is not the name of a queue: {problem}.", param, ctx)
-        return str(value)
+def queue_name(value: str) -> str:
+    """Return the name of a queue that can exist on the broker; the type of an option."""
+    if problem := name_problem(value):
+        raise click.BadParameter(f"{value!r:.80} is not the name of a queue: {problem}.")
+    return value
 
 
-class QueueNames(StringParamType):
-    """Names of queues, separated by commas."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a tuple of the names."""
-        names = [name.strip() for name in str(value).split(",") if name.strip()]
-        if not names:
-            self.fail("it names no queue.", param, ctx)
-        return tuple(QueueName().convert(name, param, ctx) for name in names)
+def queue_list(value: str) -> tuple[str, ...]:
+    """Return names of queues, separated by commas; the type of an option."""
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if not names:
+        raise click.BadParameter("it names no queue.")
+    return tuple(map(queue_name, names))
 
 
-class NotEmpty(StringParamType):
-    """Text that is not empty. An empty text is usually a shell variable that is not set, and would select too much."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value unchanged."""
-        if not value:
-            self.fail("it is empty. Is a variable of your shell not set?", param, ctx)
-        return str(value)
+def text(value: str) -> str:
+    """Return a text that is not empty; the type of an option."""
+    if not value:  # usually a variable of the shell that is not set; it would select too much
+        raise click.BadParameter("it is empty. Is a variable of your shell not set?")
+    return value
 
 
 COUNT = click.IntRange(min=1, max=MOST)
-QUEUE_NAME, QUEUE_NAMES, TEXT = QueueName(), QueueNames(), NotEmpty()
 
 queues_option = click.option(
     "--queues",
     "-Q",
     "queue_names",
-    type=QUEUE_NAMES,
+    type=queue_list,
     metavar="NAMES",
     default=None,
     help="Work queues, separated by commas, as for `celery worker`; by default all of the app's.",

@@ -12,15 +12,15 @@ import click
 from celery_dlx_retry.cli.context import (
     COUNT,
     DAY_SECONDS,
-    QUEUE_NAME,
-    TEXT,
     Seconds,
     management_option,
     note,
     of_queues,
     print_audit,
+    queue_name,
     report_missing,
     session_options,
+    text,
 )
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
@@ -185,8 +185,8 @@ def waiting(ctx: click.Context) -> None:
 
 
 @waiting.command("list")
-@click.option("--task", type=TEXT, metavar="PATTERN", help="Only tasks with this name; * and ? match.")
-@click.option("--queue", "-q", type=QUEUE_NAME, metavar="PATTERN", help="Only for this work queue; * and ? match.")
+@click.option("--task", type=text, metavar="PATTERN", help="Only tasks with this name; * and ? match.")
+@click.option("--queue", "-q", type=queue_name, metavar="PATTERN", help="Only for this work queue; * and ? match.")
 @click.option("--limit", type=COUNT, default=100, show_default=True, help="Show at most this many.")
 @session_options(management_option)
 @json_option
@@ -213,7 +213,7 @@ def list_waiting(  # noqa: PLR0913 - one per option
 
 
 @waiting.command()
-@click.argument("task_ids", nargs=-1, required=True, type=TEXT)
+@click.argument("task_ids", nargs=-1, required=True, type=text)
 @session_options(management_option)
 @json_option
 def run(ctx: click.Context, open_session: OpenSession, *, task_ids: tuple[str, ...], as_json: bool) -> None:
@@ -225,7 +225,7 @@ def run(ctx: click.Context, open_session: OpenSession, *, task_ids: tuple[str, .
 
 
 @waiting.command()
-@click.argument("task_ids", nargs=-1, required=True, type=TEXT)
+@click.argument("task_ids", nargs=-1, required=True, type=text)
 @session_options(management_option)
 @yes_option
 @json_option

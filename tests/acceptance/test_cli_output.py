@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from celery_dlx_retry.cli import dlx, output, status
+from celery_dlx_retry.cli import context, dlx, output, status
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
 COLUMNS = ("due", "task", "id", "queue", "retry", "waits", "last error")

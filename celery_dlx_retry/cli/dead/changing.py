@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import MOST, QUEUE_NAME, TEXT, app_of, management_option, report_missing
+from celery_dlx_retry.cli.context import MOST, app_of, management_option, queue_name, report_missing, text
 from celery_dlx_retry.cli.dead.options import (
     Reporter,
     all_option,
@@ -45,7 +45,7 @@ _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 
 
 @click.command("edit")
-@click.argument("task_id", type=TEXT)
+@click.argument("task_id", type=text)
 @queue_option
 @management_option
 @click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="Set this argument, without an editor.")
@@ -130,7 +130,7 @@ def _with_changes(app: Any, letter: DeadMessage, changes: tuple[str, ...]) -> Pa
 
 
 @click.command("purge")
-@click.argument("task_ids", nargs=-1, type=TEXT)
+@click.argument("task_ids", nargs=-1, type=text)
 @selects
 @all_option
 @yes_option
@@ -198,7 +198,7 @@ def _ended_by_exceptions() -> Iterator[None]:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
 @click.option(
     "--to-queue",
-    type=QUEUE_NAME,
+    type=queue_name,
     metavar="NAME",
     help="Put them into this queue, not into the dead-letter queues that they came from.",
 )

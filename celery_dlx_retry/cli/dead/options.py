@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from celery_dlx_retry.cli.context import QUEUE_NAME, TEXT, management_option, note
+from celery_dlx_retry.cli.context import management_option, note, queue_name, text
 from celery_dlx_retry.cli.output import counted, echo, monitored
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.operations.monitor import (
@@ -39,13 +39,13 @@ all_option = click.option("--all", "everything", is_flag=True, help="All letters
 _MOST_UNREADABLE = 5
 
 
-def _several(*names: str, kind: Any = TEXT, metavar: str | None = "NAME", text: str) -> Callable[[Command], Command]:
+def _several(*names: str, kind: Any = text, metavar: str | None = "NAME", about: str) -> Callable[[Command], Command]:
     """Return an option that can be given several times, with its type and its help text."""
-    return click.option(*names, multiple=True, type=kind, metavar=metavar, help=text)
+    return click.option(*names, multiple=True, type=kind, metavar=metavar, help=about)
 
 
 #: For the commands that are about one task id.
-queue_option = _several("--queue", "-q", "queues", kind=QUEUE_NAME, text="Only dead letters of this work queue.")
+queue_option = _several("--queue", "-q", "queues", kind=queue_name, about="Only dead letters of this work queue.")
 
 
 def amount(
@@ -65,25 +65,25 @@ def amount(
 _age = amount(age_ms, "an age: 90s, 30m, 2h, 7d or 2w")
 _OPTIONS = (
     _several(
-        "--queue", "-q", "queues", kind=QUEUE_NAME, text="Only letters of this work queue, or of the orphans' queue."
+        "--queue", "-q", "queues", kind=queue_name, about="Only letters of this work queue, or of the orphans' queue."
     ),
-    _several("--task", "tasks", text="Only letters of this task; * matches any text."),
+    _several("--task", "tasks", about="Only letters of this task; * matches any text."),
     _several(
         "--reason",
         "reasons",
         kind=click.Choice([*map(str, Reason)]),
         metavar=None,
-        text="Only letters with this reason.",
+        about="Only letters with this reason.",
     ),
     _several(
-        "--exception", "exceptions", metavar="TYPE", text="Only letters with this exception type, such as KeyError."
+        "--exception", "exceptions", metavar="TYPE", about="Only letters with this exception type, such as KeyError."
     ),
-    click.option("--text", type=TEXT, help="Only letters with this text in error, traceback or arguments."),
+    click.option("--text", type=text, help="Only letters with this text in error, traceback or arguments."),
     click.option(
         "--older-than", callback=_age, metavar="AGE", help="Only letters that died longer ago: 90s, 30m, 2h, 7d, 2w."
     ),
     click.option("--newer-than", callback=_age, metavar="AGE", help="Only letters that died within this time."),
-    _several("--group", "groups", metavar="GROUP", text="Only letters of this group; see dead groups."),
+    _several("--group", "groups", metavar="GROUP", about="Only letters of this group; see dead groups."),
     click.option("--unreadable", is_flag=True, help="Only letters with headers that cannot be read."),
     management_option,
 )

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from celery_dlx_retry.cli.context import COUNT, TEXT, app_of, management_option, report_missing
+from celery_dlx_retry.cli.context import COUNT, app_of, management_option, report_missing, text
 from celery_dlx_retry.cli.dead.options import Reporter, queue_option, selects
 from celery_dlx_retry.cli.output import (
     counted,
@@ -136,7 +136,7 @@ def _row(letter: DeadMessage) -> tuple[object, ...]:
 
 
 @click.command("show")
-@click.argument("task_id", type=TEXT)
+@click.argument("task_id", type=text)
 @queue_option
 @management_option
 @click.option("--args", "with_args", is_flag=True, help="Show its arguments, too; a pickle is never opened.")
