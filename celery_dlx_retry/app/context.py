@@ -22,8 +22,7 @@ from celery_dlx_retry.app.known_delays import announced_delays, validate_delays
 from celery_dlx_retry.app.known_lanes import Lanes
 from celery_dlx_retry.app.task_options import check_urls, choose_again, has_amqp, warn_elsewhere
 from celery_dlx_retry.broker.declare import check, declare
-from celery_dlx_retry.broker.expiring_lanes import LaneRenewal
-from celery_dlx_retry.broker.lanes import MAKE_SECONDS, make_lanes, make_missing_lanes
+from celery_dlx_retry.broker.lanes import MAKE_SECONDS, LaneRenewal, make_lanes, make_missing_lanes
 from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher, WaitingOutbox
 from celery_dlx_retry.broker.work_queues import declare_if_missing, work_queue
 from celery_dlx_retry.celery_compat import queues_by_tag

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp import Connection as AMQPConnection
 from amqp import spec
+from amqp.basic_message import Message as BasicMessage
 from amqp.exceptions import AMQPError
 from amqp.serialization import loads
 
@@ -34,25 +35,11 @@ _TAG_BYTES = 8 + 1  # delivery tag, redelivered
 
 _CONTENT_BYTES = 12  # class, weight, size of the body
 _HEADERS = 0x2000
-# The flag and the name of each property in the order of the wire.
-_PROPERTIES = {
-    0x8000: "content_type",
-    0x4000: "content_encoding",
-    _HEADERS: "headers",
-    0x1000: "delivery_mode",
-    0x0800: "priority",
-    0x0400: "correlation_id",
-    0x0200: "reply_to",
-    0x0100: "expiration",
-    0x0080: "message_id",
-    0x0040: "timestamp",
-    0x0020: "type",
-    0x0010: "user_id",
-    0x0008: "app_id",
-    0x0004: "cluster_id",
-}
-# Bytes of the properties that are numbers.
-_NUMBERS = {0x1000: 1, 0x0800: 1, 0x0040: 8}
+# The flag, the name and the type of each property in the order of the wire.
+_FLAGGED = [(0x8000 >> number, name, kind) for number, (name, kind) in enumerate(BasicMessage.PROPERTIES)]
+_PROPERTIES = {flag: name for flag, name, _ in _FLAGGED}
+# Bytes of the properties that are numbers: an octet, or eight.
+_NUMBERS = {flag: 1 if kind == "o" else 8 for flag, _, kind in _FLAGGED if kind in {"o", "L"}}
 # Bytes of a header's value by its type. Texts, bytes, tables and arrays have their length in front.
 _SIZES = {b"V": 0, b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"U": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4, b"D": 5}
 _SIZES |= dict.fromkeys((b"l", b"L", b"d", b"T"), 8)

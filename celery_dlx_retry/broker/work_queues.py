@@ -61,12 +61,8 @@ def dlx_queue(  # noqa: PLR0913 - one obvious positional, the rest are a queue's
         "x-dead-letter-exchange": Names(prefix=prefix).dead(),
         "x-dead-letter-routing-key": name,
     }
-    if max_length is not None:
-        arguments["x-max-length"] = max_length
-    if max_priority is not None:
-        arguments["x-max-priority"] = max_priority
-    if delivery_limit is not None:
-        arguments["x-delivery-limit"] = delivery_limit
+    limits = {"x-max-length": max_length, "x-max-priority": max_priority, "x-delivery-limit": delivery_limit}
+    arguments |= {key: value for key, value in limits.items() if value is not None}
     if delayed_retry is not None:
         arguments |= _delayed_retry(name, queue_type, delayed_retry)
     if queue_type == "quorum" and max_length is None:

@@ -9,16 +9,13 @@ from celery.bin.base import CeleryOption
 from celery.bin.beat import beat
 from celery.bin.worker import worker
 
-from celery_dlx_retry.cli.dead.changing import edit_dead, purge_dead
-from celery_dlx_retry.cli.dead.reading import group_dead, list_dead, show_dead
+from celery_dlx_retry.cli.context import Seconds
+from celery_dlx_retry.cli.dead.changing import edit_dead, import_dead, purge_dead
+from celery_dlx_retry.cli.dead.reading import export_dead, group_dead, list_dead, show_dead
 from celery_dlx_retry.cli.dead.replaying import replay_dead
-from celery_dlx_retry.cli.dead.transfer import export_dead, import_dead
-from celery_dlx_retry.cli.doctor import doctor
 from celery_dlx_retry.cli.errors import CommandGroup, without_traceback
-from celery_dlx_retry.cli.parameters import Seconds
-from celery_dlx_retry.cli.status import status, watch
-from celery_dlx_retry.cli.topology import check, declare, permissions, plan, policy, prune
-from celery_dlx_retry.cli.waiting import waiting
+from celery_dlx_retry.cli.status import status, waiting, watch
+from celery_dlx_retry.cli.topology import check, declare, doctor, permissions, plan, policy, prune
 from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from celery_dlx_retry.version import __version__
 

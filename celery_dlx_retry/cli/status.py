@@ -1,4 +1,4 @@
-"""``celery dlx status`` and ``celery dlx watch``: what runs, waits or is dead, and when the next task comes back."""
+"""``celery dlx status``, ``watch`` and ``waiting``: what runs, waits or is dead, and when the next task comes back."""
 
 from __future__ import annotations
 
@@ -9,48 +9,63 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import management_option, note, queues_option, report_missing, session_of
+from celery_dlx_retry.cli.context import (
+    COUNT,
+    DAY_SECONDS,
+    Seconds,
+    management_option,
+    note,
+    of_queues,
+    print_audit,
+    queue_name,
+    report_missing,
+    session_options,
+    text,
+)
+from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
+    confirm,
     counted,
     echo,
     is_terminal,
     json_line,
     json_option,
+    monitored,
     rich_table,
     rich_text,
+    seconds,
     table,
     time_of,
+    yes_option,
 )
-from celery_dlx_retry.cli.parameters import DAY_SECONDS, Seconds
+from celery_dlx_retry.operations.monitor import Monitor, Notice, WaitingTaskMoved
 from celery_dlx_retry.operations.status import Status, StatusReader, read_status
+from celery_dlx_retry.operations.waiting import MovedTasks, cancel_waiting, count_waiting, run_waiting
+from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from celery_dlx_retry.broker.queue_status import QueueState
+    from celery_dlx_retry.broker.waiting import WaitingTask
+    from celery_dlx_retry.cli.context import OpenSession
+
 
 _COLUMNS = ("role", "queue", "ready", "unacked", "consumers", "in/s", "out/s", "oldest", "next")
 _NAMES = ("queue",)
 
 _all_option = click.option("--all", "everything", is_flag=True, help="Also lanes in which nothing waits.")
 
+_PARKED = "parked by its breaker, which may park it again"
+
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @_all_option
 @json_option
-@click.pass_context
-def status(
-    ctx: click.Context,
-    queue_names: tuple[str, ...] | None,
-    management_url: str | None,
-    *,
-    everything: bool,
-    as_json: bool,
-) -> None:
+def status(ctx: click.Context, open_session: OpenSession, *, everything: bool, as_json: bool) -> None:
     """Show work queues, lanes, dead letters and orphans. The messages stay in their queues."""
-    with session_of(ctx, queue_names, management_url) as session:
+    with open_session() as session:
         found = read_status(session)
     shown = found.queues if everything else found.busy
     if as_json:
@@ -62,15 +77,14 @@ def status(
     if found.read_lanes:
         note(f"another command reads {', '.join(found.read_lanes)}. Tasks that it holds are not counted.")
     if found.no_management:
-        unknown = "" if queue_names else ", nor queues that only a worker's -Q names: name them with -Q"
+        unknown = "" if session.named else ", nor queues that only a worker's -Q names: name them with -Q"
         note(f"unacked messages and rates are not known{unknown}. {found.no_management}")
     if report_missing(work_queue=found.missing):
         ctx.exit(1)
 
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @_all_option
 @click.option(
     "--interval",
@@ -81,23 +95,14 @@ def status(
     help="Time between two updates.",
 )
 @json_option
-@click.pass_context
-def watch(  # noqa: PLR0913 - one per option
-    ctx: click.Context,
-    queue_names: tuple[str, ...] | None,
-    management_url: str | None,
-    *,
-    everything: bool,
-    interval: float,
-    as_json: bool,
-) -> None:
+def watch(_: click.Context, open_session: OpenSession, *, everything: bool, interval: float, as_json: bool) -> None:
     """Show the status again and again, until Ctrl-C. It goes on while the broker is down."""
     with ExitStack() as stack:
         live = None if as_json or not is_terminal() else _live(stack)
         try:
             while True:
                 try:
-                    with session_of(ctx, queue_names, management_url) as session:
+                    with open_session() as session:
                         reader = StatusReader(session)
                         while True:
                             _show(reader.read(), live, everything=everything, as_json=as_json)
@@ -152,8 +157,8 @@ def _summary(found: Status) -> str:
     if found.next_ms is None:
         return text
     known = "" if found.is_next_certain else "known "
-    seconds = max(0, found.next_ms - found.read_at_ms) / 1000
-    return f"{text}; next {known}wake-up {time_of(found.next_ms)} UTC, in {seconds:.0f} s"
+    seconds_left = max(0, found.next_ms - found.read_at_ms) / 1000
+    return f"{text}; next {known}wake-up {time_of(found.next_ms)} UTC, in {seconds_left:.0f} s"
 
 
 def _rate(value: float | None) -> str:
@@ -166,5 +171,107 @@ def _live(stack: ExitStack) -> Any:
     return stack.enter_context(Live(auto_refresh=False))
 
 
-def _wait(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: TID251 - the interval that the user chose
+def _wait(interval: float) -> None:
+    time.sleep(interval)  # noqa: TID251 - the interval that the user chose
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def waiting(ctx: click.Context) -> None:
+    """Tasks that wait in lanes; without a command, list them."""
+    if ctx.invoked_subcommand is None:
+        with list_waiting.make_context("list", [], parent=ctx) as alone:
+            list_waiting.invoke(alone)
+
+
+@waiting.command("list")
+@click.option("--task", type=text, metavar="PATTERN", help="Only tasks with this name; * and ? match.")
+@click.option("--queue", "-q", type=queue_name, metavar="PATTERN", help="Only for this work queue; * and ? match.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Show at most this many.")
+@session_options(management_option)
+@json_option
+def list_waiting(  # noqa: PLR0913 - one per option
+    ctx: click.Context, open_session: OpenSession, *, task: str | None, queue: str | None, limit: int, as_json: bool
+) -> None:
+    """Show which tasks wait, for which work queue, until when. The next one comes first; they keep their time."""
+    with open_session() as session, monitored("Reading lanes") as monitor:
+        found = read_waiting(session, task=task or "*", queue=queue or "*", limit=limit, monitor=monitor)
+    if as_json:
+        for each in found.tasks:
+            json_line(asdict(each))
+    else:
+        table(
+            ("due", "task", "id", "queue", "retry", "waits", "last error"),
+            map(_waiting_row, found.tasks),
+            whole=("id",),
+        )
+        echo(f"{found.total} waiting, {len(found.tasks)} shown")
+    _print_problems(found.problems)
+    is_missing = found.is_queue_missing and report_missing(work_queue=[queue or ""])
+    if is_missing or found.problems:
+        ctx.exit(1)
+
+
+@waiting.command()
+@click.argument("task_ids", nargs=-1, required=True, type=text)
+@session_options(management_option)
+@json_option
+def run(ctx: click.Context, open_session: OpenSession, *, task_ids: tuple[str, ...], as_json: bool) -> None:
+    """Put waiting tasks on their work queues now. The others keep their places and their time."""
+    with open_session() as session:
+        changes_something()
+        result = run_waiting(session, task_ids, monitor=Monitor(notice=_printer("runs", as_json=as_json)))
+    _end(ctx, result)
+
+
+@waiting.command()
+@click.argument("task_ids", nargs=-1, required=True, type=text)
+@session_options(management_option)
+@yes_option
+@json_option
+def cancel(
+    ctx: click.Context, open_session: OpenSession, *, task_ids: tuple[str, ...], yes: bool, as_json: bool
+) -> None:
+    """Make dead letters of waiting tasks. Their reason is `requested`; nothing is lost, and a replay undoes it."""
+    with open_session() as session:
+        if not yes and (found := count_waiting(session, task_ids)):
+            confirm(f"Cancel {counted(found, 'waiting task')}?")
+        changes_something()
+        result = cancel_waiting(session, task_ids, monitor=Monitor(notice=_printer("cancelled", as_json=as_json)))
+    _end(ctx, result)
+
+
+def _waiting_row(task: WaitingTask) -> tuple[object, ...]:
+    at = task.due_ms and time_of(task.due_ms)
+    why = ": ".join(filter(None, (_PARKED if task.parked else "", task.error)))
+    return at, task.task, task.task_id, task.queue, task.retry, f"{seconds(task.delay_ms)} s", why
+
+
+def _printer(done: str, *, as_json: bool) -> Callable[[Notice], None]:
+    """Return a function that prints what became of one task."""
+
+    def show(notice: Notice) -> None:
+        if not isinstance(notice, WaitingTaskMoved):
+            print_audit(notice)
+            return
+        task, problem = notice.task, notice.problem
+        if as_json:
+            json_line({**asdict(task), "result": "kept" if problem else done, "problem": problem})
+        else:
+            echo(f"{task.task_id} {task.task} {f'keeps waiting: {problem}' if problem else done}")
+
+    return show
+
+
+def _end(ctx: click.Context, result: MovedTasks) -> None:
+    """Print which tasks were not found; exit with code 1 unless all were moved."""
+    if result.missing:
+        _print_problems(result.problems)
+        report_missing(task_id=result.missing)
+    if not result.is_complete:
+        ctx.exit(1)
+
+
+def _print_problems(problems: Iterable[str]) -> None:
+    for problem in problems:
+        echo(problem, err=True)

@@ -1,11 +1,9 @@
-"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``prune``: an app's exchanges, queues and bindings.
-
-Also ``celery dlx permissions``: the least permissions that the broker users of this app need.
-"""
+"""``celery dlx plan``, ``check``, ``declare``, ``policy``, ``permissions``, ``prune`` and ``doctor``."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,25 +16,29 @@ from celery_dlx_retry.cli.context import (
     ladder_option,
     management_option,
     note,
+    of_queues,
     print_audit,
     queues_option,
     report_missing,
-    session_of,
+    session_options,
 )
 from celery_dlx_retry.cli.errors import changes_something
-from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, table, yes_option
+from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, monitored, table, yes_option
+from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 from celery_dlx_retry.operations.monitor import Monitor
 from celery_dlx_retry.operations.permissions import ROLES, list_permissions
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
 from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
 from celery_dlx_retry.topology import render
-from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy
+from celery_dlx_retry.topology.rabbitmq_policies import DeadLetterPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery_dlx_retry.cli.context import OpenSession
     from celery_dlx_retry.topology.specs import Topology
+
 
 _FORMATS: dict[str, Callable[[Topology, str], str]] = {
     "mermaid": lambda topology, _vhost: render.mermaid(topology),
@@ -82,16 +84,12 @@ def plan(ctx: click.Context, queue_names: tuple[str, ...] | None, form: str, *, 
 
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @ladder_option
 @json_option
-@click.pass_context
-def check(
-    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, ladder: bool, as_json: bool
-) -> None:
+def check(ctx: click.Context, open_session: OpenSession, *, ladder: bool, as_json: bool) -> None:
     """Compare the broker with the plan. Nothing is changed; exit code 1 if anything differs."""
-    with session_of(ctx, queue_names, management_url) as session:
+    with open_session() as session:
         found = check_topology(session, ladder=ladder)
     if as_json:
         for drift in found.drifts:
@@ -109,15 +107,14 @@ def check(
 
 
 @click.command()
-@queues_option
+@session_options(queues_option)
 @ladder_option
 @json_option
-@click.pass_context
-def declare(ctx: click.Context, queue_names: tuple[str, ...] | None, *, ladder: bool, as_json: bool) -> None:
+def declare(_: click.Context, open_session: OpenSession, *, ladder: bool, as_json: bool) -> None:
     """Declare the plan, and work queues that do not exist. Existing objects stay as they are."""
     if not is_app_named():
         raise click.UsageError("No app was named, so there is no plan to declare. Name one: celery -A your_project …")
-    with session_of(ctx, queue_names) as session:
+    with open_session() as session:
         changes_something()
         declared = declare_topology(session, ladder=ladder, monitor=Monitor(notice=print_audit))
     if as_json:
@@ -127,8 +124,7 @@ def declare(ctx: click.Context, queue_names: tuple[str, ...] | None, *, ladder: 
 
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @click.option(
     "--format",
     "form",
@@ -138,12 +134,9 @@ def declare(ctx: click.Context, queue_names: tuple[str, ...] | None, *, ladder: 
     help="A command for the broker's host, or for curl.",
 )
 @json_option
-@click.pass_context
-def policy(
-    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, form: str, *, as_json: bool
-) -> None:
+def policy(ctx: click.Context, open_session: OpenSession, *, form: str, as_json: bool) -> None:
     """Print how to attach a dead-letter exchange to a queue. For work queues that exist; nothing is changed."""
-    with session_of(ctx, queue_names, management_url) as session:
+    with open_session() as session:
         found = find_policies(session)
     command = (
         DeadLetterPolicy.rabbitmqctl
@@ -170,25 +163,16 @@ def policy(
 
 
 @click.command()
-@queues_option
-@management_option
+@of_queues
 @click.option("--all", "everything", is_flag=True, help="Also lanes that this app's tasks announce.")
 @click.option("--dry-run", is_flag=True, help="Only show which lanes would be deleted.")
 @yes_option
 @json_option
-@click.pass_context
-def prune(  # noqa: PLR0913 - one per option
-    ctx: click.Context,
-    queue_names: tuple[str, ...] | None,
-    management_url: str | None,
-    *,
-    everything: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+def prune(
+    _: click.Context, open_session: OpenSession, *, everything: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete lanes in which nothing waits. A retry that needs one makes it again."""
-    with session_of(ctx, queue_names, management_url) as session:
+    with open_session() as session:
         planned = plan_prune(session, everything=everything)
         if dry_run:
             lanes = tuple(PrunedLane(lane=lane.name) for lane in planned.empty)
@@ -244,3 +228,38 @@ def permissions(
             click.echo(grant.rabbitmqctl(user=user, vhost=found.vhost))
             if grant.reaches_every_queue:
                 click.echo(_EVERY_QUEUE)
+
+
+@click.command()
+@queues_option
+@management_option
+@json_option
+@click.pass_context
+def doctor(
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, as_json: bool
+) -> None:
+    """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all findings are information."""
+    with app_of(ctx) as app, monitored("Examining") as monitor:
+        found = diagnose(app, queues=queue_names or (), management_url=management_url, monitor=monitor)
+    if as_json:
+        for finding in found.findings:
+            json_line(asdict(finding))
+    elif found.findings:
+        table(
+            ("severity", "code", "fact", "consequence", "cure"),
+            [(it.severity, it.code, it.fact, it.consequence, it.cure) for it in found.findings],
+        )
+    if not as_json:
+        echo(_summary(found))
+    if found.grave:
+        ctx.exit(1)
+
+
+def _summary(found: Diagnosis) -> str:
+    count = Counter(finding.severity for finding in found.findings)
+    grave = len(found.grave)
+    bites = f"{counted(grave, 'finding')} that {'bites' if grave == 1 else 'bite'}" if grave else "Nothing that bites"
+    return (
+        f"{bites}: {counted(count['error'], 'error')}, {counted(count['warning'], 'warning')}; "
+        f"{count['info']} for information."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.deadletters.export import shown
+from celery_dlx_retry.deadletters.export import OWN_FIELDS, shown
 from celery_dlx_retry.deadletters.letter import facts_of
 from celery_dlx_retry.errors import Unreadable
 from celery_dlx_retry.wire.dead_record import original_of
@@ -28,24 +28,15 @@ def details_of(letter: DeadMessage, *, with_arguments: bool = False) -> dict[str
         "body_bytes": len(message.body),
         "edited": original_of(message.headers) is not None,
         "links": _links(letter),
-        "headers": _other_headers(letter),
-        "properties": _properties(letter),
+        # Without those that other fields have, and without the representations of the arguments.
+        "headers": {
+            str(key): shown(value)
+            for key, value in message.headers.items()
+            if key not in _ARGUMENTS and key not in _DELIVERY_COUNTS and not str(key).startswith("dlx-")
+        },
+        "properties": {key: shown(it) for key, it in message.properties.items() if key not in OWN_FIELDS},
     }
     return {**facts, "arguments": _arguments(letter)} if with_arguments else facts
-
-
-def _other_headers(letter: DeadMessage) -> dict[str, Any]:
-    """Return the headers that no other field has; without the representations of the arguments."""
-    return {
-        str(key): shown(value)
-        for key, value in letter.message.headers.items()
-        if key not in _ARGUMENTS and key not in _DELIVERY_COUNTS and not str(key).startswith("dlx-")
-    }
-
-
-def _properties(letter: DeadMessage) -> dict[str, Any]:
-    others = {"application_headers", "content_type", "content_encoding"}
-    return {key: shown(value) for key, value in letter.message.properties.items() if key not in others}
 
 
 def _links(letter: DeadMessage) -> list[str] | None:

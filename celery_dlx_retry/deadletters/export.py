@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 #: The first field of every line; the number changes when an old reader would misunderstand a new line.
 FORMAT = "celery-dlx-retry dead letter 1"
+#: Properties that are fields of their own in an export and in ``dead show``.
+OWN_FIELDS = {"application_headers", "content_type", "content_encoding"}
 
 
 def to_line(letter: DeadMessage) -> str:
     """Return a dead letter as one line, without a newline."""
     message = letter.message
-    own = {"application_headers", "content_type", "content_encoding"}
     return json.dumps(
         {
             "format": FORMAT,
             "queue": letter.queue,
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
-            "properties": {key: _packed(value) for key, value in message.properties.items() if key not in own},
+            "properties": {key: _packed(value) for key, value in message.properties.items() if key not in OWN_FIELDS},
             "headers": _packed(dict(message.headers)),
             "body": _packed(_text_or_bytes(message.body)),
         }

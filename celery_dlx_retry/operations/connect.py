@@ -9,7 +9,7 @@ from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError
 
 from celery_dlx_retry.app.task_options import check_urls
-from celery_dlx_retry.broker.address import shown
+from celery_dlx_retry.broker.connection import shown
 from celery_dlx_retry.broker.management import Management, management_of
 from celery_dlx_retry.errors import BadBrokerURL, NoManagement
 from celery_dlx_retry.operations.operation_errors import BrokerUnavailable, NeedsRabbitMQ

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.saferepr import saferepr
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.dead_letter_moves import rewrite
+from celery_dlx_retry.broker.dead_letters import rewrite
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.errors import ArgumentsDoNotFit
 from celery_dlx_retry.events import Edited, emit

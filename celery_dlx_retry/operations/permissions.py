@@ -11,7 +11,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.broker.work_queues import work_queue
 from celery_dlx_retry.operations.app_queues import consumed_queues
-from celery_dlx_retry.topology.permissions import Grant, WorkNames, grants, literal, name_patterns
+from celery_dlx_retry.topology.permissions import Grant, WorkNames, grants, literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ def list_permissions(app: Celery, *, queues: Iterable[str] = (), roles: Iterable
     """Return the least permissions of these roles, by default of all ROLES. This needs no broker."""
     consumed = consumed_queues(app, queues)
     exchanges = exchanges_of_tasks(app)
-    names = name_patterns(
+    found = grants(
         context_of(app).names,
         work=_work(consumed),
         dead_letter_keys=[work_queue(queue).dead_letter_key for queue in consumed],
@@ -55,7 +55,7 @@ def list_permissions(app: Celery, *, queues: Iterable[str] = (), roles: Iterable
     wanted = set(roles)
     return Permissions(
         vhost=app.connection_for_read().virtual_host or "/",
-        grants=tuple(grant for grant in grants(names) if not wanted or grant.role in wanted),
+        grants=tuple(grant for grant in found if not wanted or grant.role in wanted),
     )
 
 

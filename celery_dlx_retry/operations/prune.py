@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker import prune_lanes
+from celery_dlx_retry.broker import lanes as lanes_on_broker
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import CannotPrune
 from celery_dlx_retry.operations.session import BrokerSession, operation
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.topology.names import Lane
 
 #: How long RabbitMQ takes until its counts are fresh: a prune lasts at least this long.
-COUNT_SECONDS = prune_lanes.COUNT_SECONDS
+COUNT_SECONDS = lanes_on_broker.COUNT_SECONDS
 _CANCELLED = "the prune was cancelled"
 
 
@@ -79,7 +79,7 @@ def prune(session: BrokerSession, plan: PrunePlan, *, monitor: Monitor = NO_MONI
             raise _Cancelled
 
     try:
-        for lane, reason in prune_lanes.prune(
+        for lane, reason in lanes_on_broker.prune(
             session.connection, session.names, plan.empty, management=management, pause=pause
         ):
             lanes.append(PrunedLane(lane=lane.name, reason=reason))

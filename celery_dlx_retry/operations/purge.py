@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from celery_dlx_retry.broker.dead_letter_moves import discard
+from celery_dlx_retry.broker.dead_letters import discard
 from celery_dlx_retry.events import Purged, emit
 from celery_dlx_retry.operations.connect import broker_iterator
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
-from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SeenLetters, SelectedLetters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker import dead_letter_moves
+from celery_dlx_retry.broker import dead_letters
 from celery_dlx_retry.broker.paged_reader import PAGE
 from celery_dlx_retry.errors import DLXError, NoDestination, Unreadable
 from celery_dlx_retry.events import Replayed, emit
-from celery_dlx_retry.operations.canary import SUCCEEDED, UNKNOWN, Canaries, CanaryStop, CanaryTest, stores_no_result
+from celery_dlx_retry.operations.app_queues import Destinations
+from celery_dlx_retry.operations.canary import (
+    SUCCEEDED,
+    UNKNOWN,
+    Canaries,
+    CanaryStop,
+    CanaryTest,
+    states_of,
+    stores_no_result,
+)
 from celery_dlx_retry.operations.connect import broker_iterator
-from celery_dlx_retry.operations.destinations import Destinations
 from celery_dlx_retry.operations.monitor import (
     NO_MONITOR,
     CanariesJudged,
@@ -25,9 +33,7 @@ from celery_dlx_retry.operations.monitor import (
     Monitor,
 )
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.result_states import states_of
-from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SeenLetters, SelectedLetters
 from celery_dlx_retry.values.amounts import Rate
 from celery_dlx_retry.wire.task_body import detached, links_of
 
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.operations.result_states import States
+    from celery_dlx_retry.operations.canary import States
 
 # RabbitMQ closes a channel that holds a message for longer than consumer_timeout, which is 30 minutes by default. So a
 # replay gives back what it holds after this time, and reads the queues again.
@@ -246,7 +252,7 @@ class Replay:
         queues = self._letters.queues()
         total = self._replayed + self._kept + sum(queues.values())
         for queue in queues:
-            moves = dead_letter_moves.replay(
+            moves = dead_letters.replay(
                 self._letters.connection,
                 queue,
                 names=context.names,

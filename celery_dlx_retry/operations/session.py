@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -77,29 +77,24 @@ def operation(
     return run
 
 
+@dataclass(kw_only=True, eq=False)
 class BrokerSession:
     """Made by ``open_session()``, for one thread."""
 
-    def __init__(  # noqa: PLR0913 - all keywords
-        self,
-        *,
-        app: Celery,
-        connection: Connection,
-        queues: list[Queue],
-        named: bool,
-        management: Management | None,
-        no_management: str,
-        operator: str,
-    ) -> None:
-        self.app, self.connection, self.queues = app, connection, queues
-        #: Whether the caller named the queues.
-        self.named = named
-        self.context = context_of(app)
+    app: Celery
+    connection: Connection
+    queues: list[Queue]
+    #: Whether the caller named the queues.
+    named: bool
+    management: Management | None
+    #: Why the HTTP API cannot be used; empty if it can.
+    no_management: str
+    operator: str
+
+    def __post_init__(self) -> None:
+        self.context = context_of(self.app)
         self.names = self.context.names
-        self.management = management
-        #: Why the HTTP API cannot be used; empty if it can.
-        self.no_management = no_management
-        self.operator = operator or current_user()
+        self.operator = self.operator or current_user()
 
     @property
     def vhost(self) -> str:

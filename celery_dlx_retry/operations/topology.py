@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.find_drift import find
+from celery_dlx_retry.broker.declare import find
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.work_queues import declare_if_missing, has_delayed_retry
 from celery_dlx_retry.operations.app_queues import consumed_queues
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.session import BrokerSession, operation
 from celery_dlx_retry.topology.broker_requirements import Server, problems
-from celery_dlx_retry.topology.dead_letter_policy import DeadLetterPolicy, dead_letter_policy
-from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
+from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies, DeadLetterPolicy, dead_letter_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,8 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.bound_publish import publish_to_queue
-from celery_dlx_retry.broker.dead_letter_moves import check_message, takes_body
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.dead_letters import browse, check_message, depth, takes_body
 from celery_dlx_retry.deadletters.export import from_line, to_line
 from celery_dlx_retry.deadletters.letter import DeadMessage, dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable
@@ -18,8 +17,7 @@ from celery_dlx_retry.events import Imported, emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator, connection_of, require_rabbitmq
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
-from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SeenLetters, SelectedLetters
 from celery_dlx_retry.values.escaping import printable
 from celery_dlx_retry.values.queue_names import name_problem
 
@@ -95,7 +93,8 @@ class Import:
         self._lines, self._source, self._operator = lines, source, operator
         self._publisher, self._names = context_of(app).publisher, context_of(app).names
         self._stack = ExitStack()
-        self._planned: tuple[_FileLetters, ImportPlan] | None = None
+        self._planned: ImportPlan | None = None
+        self._allowed: Container[str] = ()
         self._seen: SeenLetters | None = None
         self._counts: Counter[str] = Counter()
 
@@ -110,11 +109,22 @@ class Import:
 
         So ``run()`` imports nothing of a file with a bad line.
         """
-        return self._checked()[1]
+        self._allowed = self._allowed_queues()
+        queues: set[str] = set()
+        count, largest, its_line = 0, 0, 0
+        for number, letter in self._file_letters():
+            queues.add(letter.queue)
+            count += 1
+            if len(letter.message.body) > largest:
+                largest, its_line = len(letter.message.body), number
+        if largest > _SMALLEST_LIMIT and not takes_body(self._publisher, self._names, largest):
+            raise InvalidExportLine(line=its_line, problem=f"the broker takes no body of {largest} bytes")
+        self._planned = ImportPlan(queues=frozenset(queues), total=count)
+        return self._planned
 
     def prepare(self) -> None:
         """Read which letters are in the queues already. ``run()`` calls it if you did not."""
-        _, plan = self._planned or self._checked()
+        plan = self._planned or self.plan()
         seen = self._stack.enter_context(SeenLetters())
         with connection_of(self._app) as connection:
             with broker_errors(self._app):
@@ -132,11 +142,11 @@ class Import:
 
     def run(self) -> ImportResult:
         """Import the letters, one after the other."""
-        letters, plan = self._planned or self._checked()
+        plan = self._planned or self.plan()
         if self._seen is None:
             self.prepare()
         try:
-            for _, letter in letters:
+            for _, letter in self._file_letters():
                 if self._monitor.is_cancelled:
                     break
                 self._counts[self._import(letter)] += 1
@@ -163,22 +173,8 @@ class Import:
             already_there=self._counts["already there"],
             edited=self._counts["edited"],
             lines_done=self._skip + done,
-            is_complete=self._planned is not None and done >= self._planned[1].total,
+            is_complete=self._planned is not None and done >= self._planned.total,
         )
-
-    def _checked(self) -> tuple[_FileLetters, ImportPlan]:
-        letters = _FileLetters(self._lines, skip=self._skip, to_queue=self._to_queue, queues=self._allowed_queues())
-        queues: set[str] = set()
-        count, largest, its_line = 0, 0, 0
-        for number, letter in letters:
-            queues.add(letter.queue)
-            count += 1
-            if len(letter.message.body) > largest:
-                largest, its_line = len(letter.message.body), number
-        if largest > _SMALLEST_LIMIT and not takes_body(self._publisher, self._names, largest):
-            raise InvalidExportLine(line=its_line, problem=f"the broker takes no body of {largest} bytes")
-        self._planned = letters, ImportPlan(queues=frozenset(queues), total=count)
-        return self._planned
 
     def _allowed_queues(self) -> Container[str]:
         """Return the queues that letters may go to: the dead-letter queues of this prefix that exist, or the named."""
@@ -203,17 +199,11 @@ class Import:
         emit(Imported(task=record.task, task_id=record.task_id, dead_letter_queue=letter.queue))
         return "imported"
 
+    def _file_letters(self) -> Iterator[tuple[int, DeadMessage]]:
+        """Yield the letters of the file, as they will be in their queues, each with its line.
 
-class _FileLetters:
-    """The letters of a file, as they will be in their queues, each with its line; iterate twice.
-
-    Every iteration checks every line: the file may change.
-    """
-
-    def __init__(self, lines: IO[bytes], *, skip: int, to_queue: str | None, queues: Container[str]) -> None:
-        self._lines, self._skip, self._to_queue, self._queues = lines, skip, to_queue, queues
-
-    def __iter__(self) -> Iterator[tuple[int, DeadMessage]]:
+        Every iteration checks every line: the file may change.
+        """
         self._lines.seek(0)
         number = 0
         while line := self._lines.readline(_LONGEST_LINE + 1):
@@ -226,7 +216,7 @@ class _FileLetters:
             raise InvalidExportLine(line=number, problem=f"it is longer than {_LONGEST_LINE} bytes")
         named, message = from_line(line, number=number)
         queue = self._to_queue or named
-        if queue not in self._queues:
+        if queue not in self._allowed:
             problem = f"{queue!r:.300} is not a dead-letter queue of this app that exists; --to-queue names another one"
             raise InvalidExportLine(line=number, problem=problem)
         try:

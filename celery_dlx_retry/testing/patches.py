@@ -27,7 +27,6 @@ from celery_dlx_retry.app.context import AppContext
 from celery_dlx_retry.app.short_waits import short_waits
 from celery_dlx_retry.celery_compat import active_apps
 from celery_dlx_retry.events import DeadLettered, RetryScheduled, subscribe, unsubscribe
-from celery_dlx_retry.testing.records import Record
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.wire.headers import first_failed_at_ms, own_headers
 from celery_dlx_retry.wire.message import Message
@@ -92,27 +91,12 @@ class _Hooks:
     def on_event(self, event: Event) -> None:
         """Record what a worker has published, when the broker has confirmed it."""
         if isinstance(event, RetryScheduled):
-            self._file.add(
-                Record(
-                    event="retried",
-                    task=event.task,
-                    task_id=event.task_id,
-                    attempt=event.retry,
-                    delay_ms=event.delay_ms,
-                    error=event.error,
-                )
-            )
+            facts = {"attempt": event.retry, "delay_ms": event.delay_ms, "error": event.error}
+            self._file.add("retried", event.task, event.task_id, **facts)
         elif isinstance(event, DeadLettered):
-            self._file.add(
-                Record(
-                    event="dead",
-                    task=event.task,
-                    task_id=event.task_id,
-                    attempt=event.attempts,
-                    reason=str(event.reason),
-                    error=": ".join(filter(None, [event.error_type, event.error])),
-                )
-            )
+            error = ": ".join(filter(None, [event.error_type, event.error]))
+            facts = {"attempt": event.attempts, "reason": str(event.reason), "error": error}
+            self._file.add("dead", event.task, event.task_id, **facts)
 
     def retry_without_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Around ``DLXRetryTask.retry``: record a retry that Celery runs in the same process, or on another broker."""
@@ -138,16 +122,9 @@ class _Hooks:
             run.outcome = RetryOutcome(is_published=True)  # Celery runs an eager retry by apply()
             error = run.error
         countdown, eta = (when, None) if isinstance(when, (int, float)) else (None, when)
-        self._file.add(
-            Record(
-                event="retried",
-                task=task.name,
-                task_id=request.id,
-                attempt=request.retries + 1,
-                delay_ms=delay_ms(task.app, countdown=countdown, eta=eta),
-                error=text_of(error) if isinstance(error, BaseException) else "",
-            )
-        )
+        waits_ms = delay_ms(task.app, countdown=countdown, eta=eta)
+        text = text_of(error) if isinstance(error, BaseException) else ""
+        self._file.add("retried", task.name, request.id, attempt=request.retries + 1, delay_ms=waits_ms, error=text)
 
     def publish_dead(self, original: Callable[..., None]) -> Callable[..., None]:
         """Around ``AppContext.publish_dead``: a run without a worker has no queue to publish to."""
@@ -183,7 +160,7 @@ class _Hooks:
     def on_publish(self, headers: Any) -> None:
         """Record a task that is about to be sent; not a retry, and not an event."""
         if headers and headers.get("retries") == 0 and "task" in headers:  # protocol 1 has them elsewhere
-            self._file.add(Record(event="sent", task=headers["task"], task_id=headers["id"]))
+            self._file.add("sent", headers["task"], headers["id"])
 
     def on_prerun(self, task: Any, **_: Any) -> None:
         """Let an eager run decide as a run in a worker does: give it a message, although it comes from no queue."""
@@ -203,7 +180,7 @@ class _Hooks:
             properties={},
         )
         if not request.retries:
-            self._file.add(Record(event="called", task=task.name, task_id=request.id))
+            self._file.add("called", task.name, request.id)
         request.delivery_info = DeliveryInfo(
             request.delivery_info,
             queue=EAGER,
@@ -229,8 +206,7 @@ class _Hooks:
 
     def _note_end(self, task: str, task_id: str, retries: int | None, state: str, error: Any = None) -> None:
         text = text_of(error) if isinstance(error, BaseException) else ""
-        end = Record(event="ended", task=task, task_id=task_id, attempt=(retries or 0) + 1, reason=state, error=text)
-        self._file.add(end)
+        self._file.add("ended", task, task_id, attempt=(retries or 0) + 1, reason=state, error=text)
 
 
 class _WatchedProducer:

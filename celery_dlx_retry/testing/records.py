@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+Event = Literal["sent", "called", "retried", "dead", "ended"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One event of one message of a task."""
 
     #: "sent" to a queue, or "called" without one: eager.
-    event: Literal["sent", "called", "retried", "dead", "ended"]
+    event: Event
     task: str
     task_id: str
     attempt: int = 1
@@ -45,9 +48,9 @@ class RecordFile:
         self._refusal = path.with_suffix(".refusal")
         path.touch()
 
-    def add(self, record: Record) -> None:
-        """Append it."""
-        append_line(self.path, asdict(record))
+    def add(self, event: Event, task: str, task_id: str, **facts: Any) -> None:
+        """Append a record."""
+        append_line(self.path, asdict(Record(event=event, task=task, task_id=task_id, **facts)))
 
     def refuse(self, problem: str) -> None:
         """Note that a task was kept from something that no test should do, whatever becomes of the task."""

@@ -7,10 +7,9 @@ it also opens the test's databases and no others, if the test told of them.
 import os
 from pathlib import Path
 
-from celery_dlx_retry.testing.django import use_those_of_the_test
 from celery_dlx_retry.testing.patches import hooked
 from celery_dlx_retry.testing.records import RecordFile
-from celery_dlx_retry.testing.worker_process import RECORDS
+from celery_dlx_retry.testing.worker_process import RECORDS, use_those_of_the_test
 
 if RECORDS not in os.environ:
     raise SystemExit(f"{RECORDS} is not set; it must name the file that the test reads. See docs/testing.md.")

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.errors import DLXError
-from celery_dlx_retry.testing.django import of_this_test
+from celery_dlx_retry.errors import ConfigurationError, DLXError
 from celery_dlx_retry.testing.sandbox import Sandbox, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
+
 
 #: Where a worker that loads ``celery_dlx_retry.testing.worker_plugin`` records.
 RECORDS = "DLX_TEST_RECORDS"
 START_SECONDS = 30.0
 FIRST_LINES, LAST_LINES = 4, 6
 STOP_SECONDS = 10.0
+
+#: What the test told its worker of its databases, as JSON.
+DATABASES = "DLX_TEST_DATABASES"
+_KEYS = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
 
 class NoWorker(DLXError):
@@ -77,3 +82,93 @@ def telling(output: str) -> str:
     if len(lines) > FIRST_LINES + LAST_LINES:
         lines[FIRST_LINES:-LAST_LINES] = ["  …"]
     return "\n".join(lines) or "  nothing"
+
+
+# A worker is a process of its own. It reads the settings anew, and they name the databases of development.
+
+
+class InMemory(ConfigurationError):
+    """``alias``."""
+
+    sentence = (
+        "A task in dlx.worker() was about to open the database {alias!r}, which this test has in memory, where no "
+        "other process can see it. Give it a file: DATABASES[{alias!r}]['TEST'] = {{'NAME': 'test.sqlite3'}}."
+    )
+
+
+class NoTestDatabase(ConfigurationError):
+    """``alias``, ``name``."""
+
+    sentence = (
+        "A task in dlx.worker() was about to open {name!r}, the database {alias!r} of the settings, for this test has "
+        "no test database. Make it a TransactionTestCase, or mark it django_db(transaction=True); if {name!r} is there "
+        "for tests, say so: DATABASES[{alias!r}]['TEST'] = {{'NAME': {name!r}}}."
+    )
+
+
+def of_this_test() -> dict[str, str]:
+    """What to add to a worker's environment; nothing if this process does not use Django."""
+    registry = sys.modules.get("django.apps")
+    if registry is None or not registry.apps.ready:
+        return {}
+    from django.db import connections  # noqa: PLC0415 - only where it is in use
+
+    return {DATABASES: json.dumps({alias: _told(connections[alias]) for alias in connections}, default=str)}
+
+
+def _told(connection: Any) -> dict[str, Any]:
+    settings = connection.settings_dict
+    is_sqlite = connection.vendor == "sqlite"
+    return {
+        "settings": _named(settings),
+        "is_in_memory": is_sqlite and connection.is_in_memory_db(),
+        # A worker has another working directory.
+        "name": Path(settings["NAME"]).absolute() if is_sqlite else settings["NAME"],
+    }
+
+
+def _named(settings: dict[str, Any]) -> dict[str, str | None]:
+    """Which database it is; a name may be a Path."""
+    return {key: None if settings[key] is None else str(settings[key]) for key in _KEYS}
+
+
+def use_those_of_the_test(refuse: Callable[[str], None]) -> None:
+    """In the worker, before it opens one; ``refuse`` is told of each that a task wants and must not have."""
+    if DATABASES not in os.environ:
+        return
+    from django.conf import settings  # noqa: PLC0415
+
+    if settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ:
+        from django.db import connections  # noqa: PLC0415
+
+        told = {alias: it for alias, it in json.loads(os.environ[DATABASES]).items() if alias in connections.settings}
+        _keep_shut({alias: no for alias, it in told.items() if (no := _use(connections, alias, it))}, refuse)
+
+
+def _use(connections: Any, alias: str, told: dict[str, Any]) -> ConfigurationError | None:
+    """Point it to the test's, or say why that cannot be."""
+    if told["is_in_memory"]:
+        return InMemory(alias=alias)
+    own = connections.settings[alias]
+    name = str(own["NAME"])
+    if told["settings"] == _named(own) and name != str(own["TEST"]["NAME"]):
+        return NoTestDatabase(alias=alias, name=name)  # nobody has put a test database in its place
+    connections[alias].close()
+    del connections[alias]  # another thread's, made later, reads the settings, too
+    own.update({**told["settings"], "NAME": told["name"]})
+    return None
+
+
+def _keep_shut(problems: dict[str, ConfigurationError], refuse: Callable[[str], None]) -> None:
+    from django.db.backends.base.base import BaseDatabaseWrapper  # noqa: PLC0415
+
+    original = BaseDatabaseWrapper.ensure_connection
+
+    def ensure_connection(connection: Any) -> Any:
+        problem = problems.get(connection.alias)
+        if problem is not None:
+            refuse(str(problem))
+            raise problem
+        return original(connection)
+
+    BaseDatabaseWrapper.ensure_connection = ensure_connection

@@ -147,7 +147,7 @@ def _column(row: dict[str, Any], column: str, is_right: Callable[[Any], bool]) -
 
 
 def _is_rate(value: Any, column: str) -> bool:
-    if not (_is_number(value) and value >= 0):
+    if not (_is_count(value) or (isinstance(value, float) and math.isfinite(value) and value >= 0)):
         raise ValueError(f"has a wrong rate in {column!r}")
     return True
 
@@ -169,10 +169,6 @@ def _is_integer(value: Any) -> TypeGuard[int]:
 
 def _is_count(value: Any) -> TypeGuard[int]:
     return _is_integer(value) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _plain(value: Any) -> str | int | bool:

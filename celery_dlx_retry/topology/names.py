@@ -144,7 +144,7 @@ class Names:
         return None
 
     def lock(self) -> str:
-        """Return the exclusive queue that a process holds while it binds or deletes lanes; see broker/lane_lock.py."""
+        """Return the exclusive queue that a process holds while it binds or deletes lanes; see broker/lanes.py."""
         return f"{self.prefix}.v2.lock"
 
     def return_exchange(self) -> str:

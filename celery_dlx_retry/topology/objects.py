@@ -46,7 +46,7 @@ def lane(names: Names, queue: WorkQueue, delay_ms: int, *, expires_ms: int = 0) 
     carry the name of the work queue through the wait.
 
     With ``expires_ms`` the broker deletes an idle lane, no sooner than that long after its last message left it. For
-    this, publishers declare the lane again in time: see broker/expiring_lanes.py.
+    this, publishers declare the lane again in time: see broker/lanes.py.
     """
     name = names.lane(queue, delay_ms, expires_ms=expires_ms)
     is_own = names.has_own_lanes(queue)

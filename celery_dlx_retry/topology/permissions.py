@@ -39,29 +39,6 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamePatterns:
-    """Patterns of all names that an app uses on its broker, by their purpose."""
-
-    #: Work queues.
-    queues: tuple[str, ...]
-    #: Exchanges that Celery publishes tasks to or binds work queues to.
-    exchanges: tuple[str, ...]
-    #: Work queues and exchanges that Celery declares: those without ``no_declare=True``.
-    declared_queues: tuple[str, ...]
-    declared_exchanges: tuple[str, ...]
-    #: Dead-letter queues. The user chooses their names.
-    dead: tuple[str, ...]
-    #: Everything else that is ours.
-    ours: str
-    #: The part of it for waiting: lanes and the ladder, with their exchanges.
-    waiting: str
-    #: Celery's own: remote control, events and, for quorum queues, its delayed delivery.
-    celery: tuple[str, ...]
-    #: Celery sends at least one task by the default exchange.
-    sends_by_name: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkNames:
     """One work queue of an app, as patterns: its name and its exchanges."""
 
@@ -71,7 +48,7 @@ class WorkNames:
     is_declared: bool = True
 
 
-def name_patterns(  # noqa: PLR0913 - names depend on all of these
+def grants(  # noqa: PLR0913 - names depend on all of these
     names: Names,
     *,
     work: Iterable[WorkNames],
@@ -79,62 +56,58 @@ def name_patterns(  # noqa: PLR0913 - names depend on all of these
     celery: Iterable[str],
     exchanges: Iterable[str] = (),
     sends_by_name: bool = True,
-) -> NamePatterns:
-    """Return the patterns of an app with these work queues; its routes name these ``exchanges``, too."""
-    work, prefix = list(work), literal(names.prefix)
-    declared = [it for it in work if it.is_declared]
-    return NamePatterns(
-        queues=_once(it.queue for it in work),
-        exchanges=_once([*(name for it in work for name in it.exchanges), *exchanges]),
-        declared_queues=_once(it.queue for it in declared),
-        declared_exchanges=_once(name for it in declared for name in it.exchanges),
-        dead=_once(literal(names.dead_letters(dead_letter_key)) for dead_letter_key in dead_letter_keys),
-        ours=rf"{prefix}\.v[12]\..*",
-        waiting=rf"{prefix}\.v2\..*",
-        celery=_once(celery),
-        sends_by_name=sends_by_name,
-    )
-
-
-def grants(patterns: NamePatterns) -> tuple[Grant, ...]:
+) -> tuple[Grant, ...]:
     """Return one grant for each role.
+
+    ``celery`` are Celery's own names: remote control, events and, for quorum queues, its delayed delivery. The routes
+    of the app name these ``exchanges``. ``sends_by_name``: Celery sends at least one task by the default exchange.
 
     RabbitMQ requires configure to declare and to delete; write to publish, and to bind a queue; read to get, to consume
     and to purge, and to bind to an exchange. To declare a queue with a dead-letter exchange also requires read on the
     queue and write on the exchange.
     """
-    dead, ours, celery = patterns.dead, (patterns.ours,), patterns.celery
-    declared = patterns.declared_queues + patterns.declared_exchanges
-    sends = patterns.exchanges + ((DEFAULT_EXCHANGE,) if patterns.sends_by_name else ())
+    work, prefix, celery = list(work), literal(names.prefix), list(celery)
+    queues = [it.queue for it in work]
+    sends = [
+        *(name for it in work for name in it.exchanges),
+        *exchanges,
+        *([DEFAULT_EXCHANGE] if sends_by_name else []),
+    ]
+    # Celery declares these, before it sends to them or consumes from them.
+    declared_queues = [it.queue for it in work if it.is_declared]
+    declared_exchanges = [name for it in work if it.is_declared for name in it.exchanges]
+    declared = declared_queues + declared_exchanges
+    dead = [literal(names.dead_letters(dead_letter_key)) for dead_letter_key in dead_letter_keys]
+    ours, waiting = [rf"{prefix}\.v[12]\..*"], [rf"{prefix}\.v2\..*"]
     return (
         Grant(
             role="worker",
             configure=_any(declared, dead, ours, celery),
             # It binds its queues to the return exchange.
-            write=_any(patterns.queues, dead, ours, celery, sends),
-            read=_any(patterns.queues, patterns.declared_exchanges, ours, celery),
+            write=_any(queues, dead, ours, celery, sends),
+            read=_any(queues, declared_exchanges, ours, celery),
         ),
         Grant(
             role="worker-that-checks",
             configure=_any(declared, celery),
             # RabbitMQ 4 shows a queue only to a user with a permission on it; this one is the least.
-            write=_any(patterns.declared_queues, dead, ours, celery, sends),
-            read=_any(patterns.queues, patterns.declared_exchanges, celery),
+            write=_any(declared_queues, dead, ours, celery, sends),
+            read=_any(queues, declared_exchanges, celery),
         ),
         Grant(
             role="sender",
             configure=_any(declared),
-            write=_any(patterns.declared_queues, (patterns.waiting,), sends),
-            read=_any(patterns.declared_exchanges),
+            write=_any(declared_queues, waiting, sends),
+            read=_any(declared_exchanges),
         ),
         Grant(role="viewer", configure=_any(), write=_any(), read=_any()),
         Grant(role="reader", configure=_any(), write=_any(), read=_any(dead, ours)),
-        Grant(role="operator", configure=_any(), write=_any(patterns.queues, dead, ours), read=_any(dead, ours)),
+        Grant(role="operator", configure=_any(), write=_any(queues, dead, ours), read=_any(dead, ours)),
         Grant(
             role="declarer",
             configure=_any(declared, dead, ours),
-            write=_any(patterns.queues, dead, ours),
-            read=_any(patterns.declared_exchanges, ours),
+            write=_any(queues, dead, ours),
+            read=_any(declared_exchanges, ours),
         ),
     )
 
@@ -144,10 +117,6 @@ def literal(name: str) -> str:
     return _SPECIAL.sub(r"\\\1", name)
 
 
-def _any(*patterns: tuple[str, ...]) -> str:
-    flat = _once(pattern for group in patterns for pattern in group)
+def _any(*patterns: list[str]) -> str:
+    flat = dict.fromkeys(pattern for group in patterns for pattern in group)
     return f"^({'|'.join(flat)})$" if flat else "^$"
-
-
-def _once(patterns: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(patterns))

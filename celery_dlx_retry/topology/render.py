@@ -77,29 +77,13 @@ def mermaid(topology: Topology) -> str:
 
 def definitions(topology: Topology, *, vhost: str) -> dict[str, Any]:
     """Return definitions for ``rabbitmqctl import_definitions`` and ``POST /api/definitions``."""
+    common = {"vhost": vhost, "durable": True, "auto_delete": False}
     return {
         "exchanges": [
-            {
-                "name": exchange.name,
-                "vhost": vhost,
-                "type": exchange.kind,
-                "durable": True,
-                "auto_delete": False,
-                "internal": False,
-                "arguments": dict(exchange.arguments),
-            }
-            for exchange in topology.exchanges
+            {"name": it.name, **common, "type": it.kind, "internal": False, "arguments": dict(it.arguments)}
+            for it in topology.exchanges
         ],
-        "queues": [
-            {
-                "name": queue.name,
-                "vhost": vhost,
-                "durable": True,
-                "auto_delete": False,
-                "arguments": dict(queue.arguments),
-            }
-            for queue in topology.queues
-        ],
+        "queues": [{"name": it.name, **common, "arguments": dict(it.arguments)} for it in topology.queues],
         "bindings": [
             {
                 "source": binding.exchange,

@@ -13,7 +13,7 @@ from kombu.utils.functional import fxrange
 from celery_dlx_retry.app.clock import delay_ms, due_at, eta_header, is_due
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import NoRouter, destination, routed
-from celery_dlx_retry.broker.address import addresses
+from celery_dlx_retry.broker.connection import addresses
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.topology.ladder import skipped_rungs

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.address import addresses
+from celery_dlx_retry.broker.connection import addresses
 
 if TYPE_CHECKING:
     from celery_dlx_retry.testing import RabbitMQ

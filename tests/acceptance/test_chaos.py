@@ -19,7 +19,7 @@ from support import eventually
 
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.sync_publisher import Publisher
-from celery_dlx_retry.testing.chaos.count import Count, End, count
+from celery_dlx_retry.testing.chaos.report import Count, End, count
 from celery_dlx_retry.testing.sandbox import free_ports
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects

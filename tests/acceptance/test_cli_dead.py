@@ -17,8 +17,7 @@ from celery import Celery
 from kombu.connection import Connection
 from support import eventually
 
-from celery_dlx_retry.operations.seen_letters import SeenLetters
-from celery_dlx_retry.operations.select_letters import LetterQuery, SelectedLetters
+from celery_dlx_retry.operations.select_letters import LetterQuery, SeenLetters, SelectedLetters
 from tests.unit.letters import a_letter
 
 HOUR_MS = 3_600_000

@@ -18,7 +18,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.work_queues import dlx_queue
 from celery_dlx_retry.errors import NoDestination
-from celery_dlx_retry.operations.destinations import Destinations
+from celery_dlx_retry.operations.app_queues import Destinations
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.topology.objects import work_queue_objects
 from celery_dlx_retry.wire.dead_record import with_record

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from celery_dlx_retry.operations.result_states import states_of
+from celery_dlx_retry.operations.canary import states_of
 
 
 class Bomb:
@@ -87,7 +87,7 @@ from celery import Celery
 from celery.utils.serialization import b64encode
 from django.core.management import call_command
 from django_celery_results.models import TaskResult
-from celery_dlx_retry.operations.result_states import states_of
+from celery_dlx_retry.operations.canary import states_of
 call_command("migrate", verbosity=0)
 bomb = b64encode((folder / "pickled").read_bytes())
 facts = {"content_type": "application/x-python-serialize", "content_encoding": "binary", "status": "FAILURE"}

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from celery_dlx_retry.cli import dlx, output, status
+from celery_dlx_retry.cli import context, dlx, output, status
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
 COLUMNS = ("due", "task", "id", "queue", "retry", "waits", "last error")
@@ -146,7 +146,7 @@ def test_watch_shows_an_error_as_it_is_and_not_as_markup(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(status, "is_terminal", lambda: True)
-    monkeypatch.setattr(status, "session_of", fails)
+    monkeypatch.setattr(context, "_session", fails)
     monkeypatch.setattr(status, "_wait", interrupted)
 
     done = CliRunner().invoke(dlx, ["watch"])

@@ -207,7 +207,7 @@ def test_who_is_interrupted_has_still_said_what_was_done(project, dlx, waiting, 
     def ctrl_c(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("celery_dlx_retry.cli.waiting.json_line", ctrl_c)
+    monkeypatch.setattr("celery_dlx_retry.cli.status.json_line", ctrl_c)
     told = dlx("waiting", "run", result.id, "--json", code=1)
 
     assert "audit waiting run by=" in told

@@ -205,7 +205,7 @@ def test_prune_leaves_the_ladder_of_an_earlier_version_alone(dlx, project, broke
 
 
 @pytest.mark.parametrize(
-    ("words", "step"), [("declare", "topology.declare_if_missing"), ("prune --yes", "prune.prune_lanes.prune")]
+    ("words", "step"), [("declare", "topology.declare_if_missing"), ("prune --yes", "prune.lanes_on_broker.prune")]
 )
 @pytest.mark.usefixtures("declared")
 def test_who_is_interrupted_has_still_said_what_was_done(dlx, monkeypatch, words, step):

@@ -12,7 +12,7 @@ import matrix_page
 import pytest
 import rabbits
 
-from celery_dlx_retry.doctor.checks import OLDEST_VERSION
+from celery_dlx_retry.topology.broker_requirements import OLDEST_VERSION
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/compatibility.md").read_text()

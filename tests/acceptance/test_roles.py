@@ -15,7 +15,7 @@ from kombu.connection import Connection
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
-from celery_dlx_retry.topology.permissions import WorkNames, grants, name_patterns
+from celery_dlx_retry.topology.permissions import WorkNames, grants
 from tests.acceptance.tenancy import Tenancy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text()
@@ -90,14 +90,14 @@ def test_a_role_can_do_what_its_column_says(tenancy, role, queues):
 
 
 def _patterns(role, *, is_strict):
-    there = name_patterns(
+    there = grants(
         NAMES,
         work=[WorkNames(queue="orders", exchanges=("tasks" if is_strict else "orders",), is_declared=not is_strict)],
         dead_letter_keys=["orders"],
         celery=[],
         sends_by_name=not is_strict,
     )
-    return next((it.configure, it.write, it.read) for it in grants(there) if it.role == role)
+    return next((it.configure, it.write, it.read) for it in there if it.role == role)
 
 
 def _fill(url):

@@ -11,7 +11,7 @@ from support import eventually, put
 
 from celery_dlx_retry.broker.async_publisher import Pipeline
 from celery_dlx_retry.broker.bound_publish import publish_to_queue
-from celery_dlx_retry.broker.dead_letter_moves import replay, rewrite
+from celery_dlx_retry.broker.dead_letters import replay, rewrite
 from celery_dlx_retry.broker.orphans import return_orphans
 from celery_dlx_retry.broker.waiting import take
 from celery_dlx_retry.topology.names import Lane

@@ -15,8 +15,7 @@ from support import eventually
 
 import celery_dlx_retry
 from celery_dlx_retry.broker import bound_publish as straight
-from celery_dlx_retry.broker.dead_letter_moves import replay
-from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.dead_letters import browse, replay
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.broker.paged_reader import PAGE
 from celery_dlx_retry.errors import Missing, Unroutable
@@ -30,7 +29,7 @@ REPLAYING = """
 import os, signal, sys
 from kombu.connection import Connection
 from celery_dlx_retry.broker import sync_publisher as publish
-from celery_dlx_retry.broker.dead_letter_moves import replay
+from celery_dlx_retry.broker.dead_letters import replay
 from celery_dlx_retry.topology.names import Names
 
 url, queue, prefix, kind, when = sys.argv[1:]

@@ -13,8 +13,7 @@ from kombu.connection import Connection
 from support import eventually
 
 from celery_dlx_retry.broker import declare as declare_module
-from celery_dlx_retry.broker.expiring_lanes import LaneRenewal
-from celery_dlx_retry.broker.lanes import make_lanes
+from celery_dlx_retry.broker.lanes import LaneRenewal, make_lanes
 from celery_dlx_retry.broker.sync_publisher import Publisher
 from celery_dlx_retry.errors import PublishError, TopologyError
 from celery_dlx_retry.topology.ladder import Ladder

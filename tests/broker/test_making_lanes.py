@@ -16,8 +16,7 @@ from support import eventually, put, silenced
 from celery_dlx_retry.app.known_lanes import Lanes
 from celery_dlx_retry.broker import lanes as lanes_module
 from celery_dlx_retry.broker.declare import declare_queues
-from celery_dlx_retry.broker.lane_lock import LaneLock, lane_lock
-from celery_dlx_retry.broker.lanes import LaneCreation, make_lanes, make_missing_lanes
+from celery_dlx_retry.broker.lanes import LaneCreation, LaneLock, lane_lock, make_lanes, make_missing_lanes
 from celery_dlx_retry.errors import LanesBusy, Mismatch, NoAnswer
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.names import Names, WorkQueue
@@ -212,10 +211,10 @@ def test_all_retries_that_wait_for_the_lock_ask_for_it_once(bench, work, known, 
         asked.append(names)
         return LaneLock(connection, names)
 
-    monkeypatch.setattr(lanes_module, "LaneLock", ask)
     monkeypatch.setattr(lanes_module, "BUSY_SECONDS", 5.0)
     there = known.plain(work, 60_000)
     with lane_lock(bench.connect(), bench.names, within=2):
+        monkeypatch.setattr(lanes_module, "LaneLock", ask)
         eventually(lambda: known.make(bench.connection, there) and asked)
         pauses = [known.make(bench.connection, there) for _ in range(10)]
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 import pytest
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker import http
 from celery_dlx_retry.broker import management as management_module
 from celery_dlx_retry.broker.management import Management, management_of
 from celery_dlx_retry.errors import BadManagementURL, ClearTextManagementURL, NoManagement
@@ -150,7 +149,7 @@ def test_a_server_that_says_continue_for_ever_meets_the_deadline():
     ids=["no length", "a length", "chunks"],
 )
 def test_an_endless_answer_is_cut(monkeypatch, start, more):
-    monkeypatch.setattr(http, "LARGEST_ANSWER", 2**20)
+    monkeypatch.setattr(management_module, "LARGEST_ANSWER", 2**20)
     with attacking(endless(start, more)) as attacker:
         assert problem_of(attacker).startswith("its answer is longer than ")
 

@@ -9,12 +9,10 @@ from contextlib import suppress
 import pytest
 from support import eventually, put
 
-from celery_dlx_retry.broker import prune_lanes as prune_module
-from celery_dlx_retry.broker.lane_lock import lane_lock
-from celery_dlx_retry.broker.lanes import existing_lanes, make_lanes
+from celery_dlx_retry.broker import lanes as prune_module
+from celery_dlx_retry.broker.lanes import COUNT_SECONDS, existing_lanes, lane_lock, make_lanes, prune
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.peek import peek
-from celery_dlx_retry.broker.prune_lanes import COUNT_SECONDS, prune
 from celery_dlx_retry.errors import Forbidden, LanesBusy, PublishError, TopologyError
 from celery_dlx_retry.topology.names import Lane, Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects

@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 from support import UNDECODABLE, RawProperties, eventually, raw_nest, raw_properties, raw_text
 
-from celery_dlx_retry.broker.dead_letter_moves import discard, replay
-from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.dead_letters import browse, discard, replay
 from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.wire.dead_record import original_of

@@ -21,12 +21,11 @@ from support import eventually, put
 from celery_dlx_retry.broker.dead_letters import depth
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.errors import NoAnswer
-from celery_dlx_retry.testing.chaos import names as chaos_names
+from celery_dlx_retry.testing.chaos import report as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Broken, outage, take_down
-from celery_dlx_retry.testing.chaos.plan import Plan
+from celery_dlx_retry.testing.chaos.command import View
 from celery_dlx_retry.testing.chaos.report import Report
-from celery_dlx_retry.testing.chaos.run import Run
-from celery_dlx_retry.testing.chaos.view import View
+from celery_dlx_retry.testing.chaos.run import Plan, Run
 from celery_dlx_retry.testing.sandbox import WayFailed
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects

@@ -459,7 +459,7 @@ def test_a_test_that_would_send_to_another_broker_fails_at_once_with_one_sentenc
     assert max(float(seconds) for seconds in re.findall(r"^([\d.]+)s call", told, re.MULTILINE)) < 5
     assert "geheim" not in told
     if has_broker:
-        assert told.count(f" - celery_dlx_retry.testing.broker_check.{TO}'s broker is 127.0.0.1:") == 2, told
+        assert told.count(f" - celery_dlx_retry.testing.recorder.{TO}'s broker is 127.0.0.1:") == 2, told
         assert "3 failed, 1 passed" in told
     else:
         assert f"{TO} has no broker. Set app.conf.broker_url = dlx_rabbitmq.url before the app first sends" in told

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.address import shown
+from celery_dlx_retry.broker.connection import shown
 from celery_dlx_retry.errors import BadBrokerURL
 from celery_dlx_retry.values.broker_urls import UNREADABLE, check_broker_urls, is_loopback, read_url, shown_url
 

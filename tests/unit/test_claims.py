@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
@@ -118,7 +119,7 @@ def test_a_claim_is_about_a_task_by_name_a_result_or_all():
 
 def test_half_a_line_is_not_read_yet(tmp_path):
     file = RecordFile(tmp_path / "records")
-    file.add(RETRIED_TWICE[0])
+    file.add(**asdict(RETRIED_TWICE[0]))
     with file.path.open("a") as out:
         out.write('{"event": "re')
 

@@ -7,12 +7,11 @@ import shlex
 
 import pytest
 
-from celery_dlx_retry.topology.dead_letter_policy import dead_letter_policy
 from celery_dlx_retry.topology.drift import overridden, unbound
 from celery_dlx_retry.topology.ladder import Ladder, rungs
 from celery_dlx_retry.topology.names import Lane, Names, WorkQueue
 from celery_dlx_retry.topology.objects import lane, shared_objects, work_queue_objects
-from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
+from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies, dead_letter_policy
 from celery_dlx_retry.topology.specs import BindingSpec, Topology
 
 NAMES = Names(kind="classic")

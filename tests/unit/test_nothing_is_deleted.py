@@ -31,17 +31,17 @@ MOVED = "the broker has confirmed the message in its new place"
 PRUNE = "`celery dlx prune`: an operator asks for it, and names nothing that is in use"
 #: (module, function, what it calls or sets) -> why it may.
 ALLOWED = {
-    ("broker.prune_lanes", "_unbind", "queue_unbind"): PRUNE,
-    ("broker.prune_lanes", "_delete", "queue_delete"): PRUNE,
-    ("broker.prune_lanes", "_delete", "exchange_delete"): PRUNE,
+    ("broker.lanes", "_unbind", "queue_unbind"): PRUNE,
+    ("broker.lanes", "_delete", "queue_delete"): PRUNE,
+    ("broker.lanes", "_delete", "exchange_delete"): PRUNE,
     ("broker.peek", "_classic", "basic_ack"): "what Seen.acknowledge does; called by take()",
     (
-        "broker.dead_letter_moves",
+        "broker.dead_letters",
         "discard",
         "acknowledge",
     ): "`celery dlx dead purge`: an operator asks for it and confirms it",
-    ("broker.dead_letter_moves", "replay", "acknowledge"): MOVED,
-    ("broker.dead_letter_moves", "rewrite", "acknowledge"): MOVED,
+    ("broker.dead_letters", "replay", "acknowledge"): MOVED,
+    ("broker.dead_letters", "rewrite", "acknowledge"): MOVED,
     ("broker.async_publisher", "_use", "basic_ack"): "the name of an event: the broker's confirm",
     ("broker.paged_reader", "acknowledge_last", "basic_ack"): "what the functions of broker.moves call",
     ("broker.orphans", "return_orphans", "acknowledge"): MOVED,
@@ -52,9 +52,8 @@ ALLOWED = {
     ("broker.permission_probe", "forbidden", "queue_unbind"): "asks for a random key that is not bound",
     ("topology.objects", "lane", "x-expires"): "classic lanes, with dlx_lane_expires, declared again before each use",
     ("topology.objects", "lane", "auto_delete"): "the exchange of such a lane; an exchange holds no message",
-    ("testing.chaos.command", "_run", "delete"): "calls testing.chaos.names.delete()",
-    ("testing.chaos.names", "delete", "queue_delete"): "a chaos run removes what it made itself",
-    ("testing.chaos.names", "delete", "exchange_delete"): "a chaos run removes what it made itself",
+    ("testing.chaos.report", "delete", "queue_delete"): "a chaos run removes what it made itself",
+    ("testing.chaos.report", "delete", "exchange_delete"): "a chaos run removes what it made itself",
 }
 
 

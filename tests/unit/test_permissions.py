@@ -11,21 +11,21 @@ from kombu.entity import Exchange, Queue
 
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.topology.names import Names
-from celery_dlx_retry.topology.permissions import WorkNames, grants, literal, name_patterns
+from celery_dlx_retry.topology.permissions import WorkNames, grants, literal
 
 PIDBOX = r"(.*\.)?celery\.pidbox"
 ORDERS = WorkNames(queue="orders", exchanges=("orders",))
-SHOP = name_patterns(Names(prefix="shop"), work=[ORDERS, ORDERS], dead_letter_keys=["orders"], celery=[PIDBOX])
-GRANTS = {grant.role: grant for grant in grants(SHOP)}
+SHOP = grants(Names(prefix="shop"), work=[ORDERS, ORDERS], dead_letter_keys=["orders"], celery=[PIDBOX])
+GRANTS = {grant.role: grant for grant in SHOP}
 #: The queue and the exchange have different names, and an operator declares both.
-STRICT = name_patterns(
+STRICT = grants(
     Names(prefix="shop"),
     work=[WorkNames(queue="orders", exchanges=("tasks",), is_declared=False)],
     dead_letter_keys=["orders"],
     celery=[PIDBOX],
     sends_by_name=False,
 )
-STRICT_GRANTS = {grant.role: grant for grant in grants(STRICT)}
+STRICT_GRANTS = {grant.role: grant for grant in STRICT}
 
 
 def test_the_permissions_of_a_worker_are_api():

@@ -7,7 +7,7 @@ from kombu.connection import Connection
 from support import eventually, proxied, put, silenced
 
 from celery_dlx_retry.broker.declare import declare_queues
-from celery_dlx_retry.broker.lane_lock import lane_lock
+from celery_dlx_retry.broker.lanes import lane_lock
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.topology.objects import lane
 

@@ -1,33 +1,51 @@
-"""``celery dlx dead edit`` and ``dead purge``: change the arguments of a dead letter, or delete dead letters."""
+"""``celery dlx dead edit``, ``purge`` and ``import``: change arguments, delete letters, put them back."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, management_option, report_missing
-from celery_dlx_retry.cli.dead.editor import in_editor
-from celery_dlx_retry.cli.dead.options import all_option, queue_option, require_explicit, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues
+from celery_dlx_retry.cli.context import MOST, app_of, management_option, queue_name, report_missing, text
+from celery_dlx_retry.cli.dead.options import (
+    Reporter,
+    all_option,
+    describe_queues,
+    queue_option,
+    require_explicit,
+    selects,
+)
 from celery_dlx_retry.cli.errors import changes_something
-from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, printable, yes_option
-from celery_dlx_retry.cli.parameters import TEXT
+from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, printable, yes_option
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.purge import Purge
+from celery_dlx_retry.operations.transfer import Import
 from celery_dlx_retry.values.escaping import readable_json
 from celery_dlx_retry.wire.task_body import Payload, payload_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.operations.select_letters import LetterQuery
 
 
+# Both end a process by default, without its `finally` blocks. Windows has no SIGHUP.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 @click.command("edit")
-@click.argument("task_id", type=TEXT)
+@click.argument("task_id", type=text)
 @queue_option
 @management_option
 @click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="Set this argument, without an editor.")
@@ -112,7 +130,7 @@ def _with_changes(app: Any, letter: DeadMessage, changes: tuple[str, ...]) -> Pa
 
 
 @click.command("purge")
-@click.argument("task_ids", nargs=-1, type=TEXT)
+@click.argument("task_ids", nargs=-1, type=text)
 @selects
 @all_option
 @yes_option
@@ -136,3 +154,129 @@ def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bo
         echo(f"{result.purged} purged")
     if report_missing(task_id=result.missing_ids, group=result.absent_groups):
         ctx.exit(1)
+
+
+def in_editor(text: str) -> str:
+    """Return the text as the user saved it.
+
+    The file is in a directory that only this user may enter. The directory is deleted when the editor ends, together
+    with the copies that editors leave beside a file, also if SIGTERM or SIGHUP ends the command. SIGKILL leaves it.
+    """
+    with _ended_by_exceptions(), TemporaryDirectory(prefix="celery-dlx-edit-", ignore_cleanup_errors=True) as folder:
+        file = Path(folder, "arguments.json")
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as new:
+            new.write(text)
+        try:
+            click.edit(filename=str(file))
+        except ValueError as exc:  # of shlex
+            raise click.UsageError(f"The editor cannot be started: EDITOR or VISUAL is not a command ({exc}).") from exc
+        try:
+            return file.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise click.ClickException("What the editor left cannot be read as UTF-8. Nothing was changed.") from exc
+
+
+@contextmanager
+def _ended_by_exceptions() -> Iterator[None]:
+    """Let a signal that ends the process raise SystemExit instead; one that is ignored or handled stays so."""
+
+    def end(number: int, _frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    replaced = [each for each in _ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
+    for each in replaced:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in replaced:
+            signal.signal(each, signal.SIG_DFL)
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
+@click.option(
+    "--to-queue",
+    type=queue_name,
+    metavar="NAME",
+    help="Put them into this queue, not into the dead-letter queues that they came from.",
+)
+@click.option(
+    "--skip",
+    type=click.IntRange(min=0, max=MOST),
+    default=0,
+    help="Skip this many lines, which an earlier run has imported.",
+)
+@click.option("--again", is_flag=True, help="Also import a letter if its queue has an edited version of it.")
+@management_option
+@yes_option
+@json_option
+@click.pass_context
+def import_dead(  # noqa: PLR0913 - one per option
+    ctx: click.Context,
+    file: Path,
+    to_queue: str | None,
+    skip: int,
+    management_url: str | None,
+    *,
+    again: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Put exported dead letters back into their queues. A dash reads them from the input."""
+    if str(file) == "-" and not yes:
+        raise click.UsageError("The letters come from the input, so that you could not answer: say --yes.")
+    reporter = Reporter()
+    with (
+        app_of(ctx) as app,
+        _rewindable(file) as lines,
+        Import(
+            app,
+            lines,
+            to_queue=to_queue,
+            skip=skip,
+            again=again,
+            management_url=management_url,
+            source=file.name,
+            monitor=reporter.monitor,
+        ) as letters,
+    ):
+        plan = letters.plan()
+        if plan.total and not yes:
+            confirm(f"Import {counted(plan.total, 'dead letter')} into {', '.join(sorted(plan.queues))}?")
+        with reporter.bar("reading what is there"):
+            letters.prepare()
+        changes_something()
+        try:
+            with reporter.bar("importing"):
+                letters.run()
+        finally:
+            result = letters.result
+            if not result.is_complete:
+                click.echo(f"{result.imported} imported; go on with --skip {result.lines_done}", err=True)
+    if as_json:
+        json_line({"imported": result.imported, "already_there": result.already_there, "edited": result.edited})
+    else:
+        there = f", {result.already_there} already there" if result.already_there else ""
+        edited = f", {result.edited} there in an edited version (--again imports them, too)" if result.edited else ""
+        click.echo(f"{result.imported} imported{there}{edited}")
+    if result.edited:
+        ctx.exit(1)
+
+
+def _rewindable(file: Path) -> IO[bytes]:
+    """Return a file that can be read twice: a copy, which no other process can open, if it is a pipe."""
+    try:
+        source: IO[bytes] = click.open_file(str(file), "rb")
+        if source.seekable():
+            return source
+        copied = TemporaryFile()  # noqa: SIM115 - the caller closes it
+        with source:
+            shutil.copyfileobj(source, copied)
+    except FileNotFoundError as exc:
+        raise click.UsageError(f"There is no file {file}.") from exc
+    except (OSError, ValueError) as exc:
+        problem = exc.strerror if isinstance(exc, OSError) else exc
+        raise click.UsageError(f"The file {file} cannot be read: {problem}.") from exc
+    return copied

@@ -1,18 +1,26 @@
-"""``celery dlx dead list``, ``dead groups`` and ``dead show``: dead letters stay where they are."""
+"""``celery dlx dead list``, ``groups``, ``show`` and ``export``: dead letters stay where they are."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import TYPE_CHECKING, Any, get_args
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from celery_dlx_retry.cli.context import app_of, management_option, report_missing
-from celery_dlx_retry.cli.dead.options import queue_option, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter
-from celery_dlx_retry.cli.output import counted, echo, json_line, json_option, seconds, table, time_of
-from celery_dlx_retry.cli.parameters import COUNT, TEXT
+from celery_dlx_retry.cli.context import COUNT, app_of, management_option, report_missing, text
+from celery_dlx_retry.cli.dead.options import Reporter, queue_option, selects
+from celery_dlx_retry.cli.output import (
+    counted,
+    echo,
+    json_line,
+    json_option,
+    seconds,
+    table,
+    time_of,
+)
 from celery_dlx_retry.deadletters.details import details_of
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.deadletters.letter import DeadMessage, facts_of
@@ -23,6 +31,7 @@ from celery_dlx_retry.operations.select_letters import (
     group_letters,
     list_letters,
 )
+from celery_dlx_retry.operations.transfer import export_letters
 from celery_dlx_retry.values.escaping import json_text
 
 if TYPE_CHECKING:
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.deadletters.groups import Group
     from celery_dlx_retry.wire.headers import Failure
+
 
 _IDS = ("group", "sample")
 _COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")
@@ -126,7 +136,7 @@ def _row(letter: DeadMessage) -> tuple[object, ...]:
 
 
 @click.command("show")
-@click.argument("task_id", type=TEXT)
+@click.argument("task_id", type=text)
 @queue_option
 @management_option
 @click.option("--args", "with_args", is_flag=True, help="Show its arguments, too; a pickle is never opened.")
@@ -208,3 +218,47 @@ def _when(failure: Failure) -> str:
         return f"attempt {failure.attempt} on {failure.worker}"
     # It died outside a worker: it was cancelled while it waited, or the broker dropped it.
     return f"after attempt {failure.attempt}" if failure.attempt else "before its first attempt"
+
+
+@click.command("export")
+@selects
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    default="-",
+    help="Write to this new file, which only you can read; not to stdout.",
+)
+@json_option
+def export_dead(ctx: click.Context, query: LetterQuery, output: str, *, as_json: bool) -> None:
+    """Write dead letters as lines of JSON, with their arguments. They stay where they are."""
+    reporter = Reporter()
+    with (
+        app_of(ctx) as app,
+        SelectedLetters(app, query, monitor=reporter.monitor) as letters,
+        _opened(output) as file,  # created only if the queues can be read
+        reporter.bar("reading"),
+    ):
+        count = export_letters(letters, file)
+    if as_json and output != "-":
+        json_line({"exported": count, "file": output})
+    else:
+        click.echo(f"{count} exported", err=True)
+    if report_missing(group=letters.absent_groups):
+        ctx.exit(1)
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[IO[str]]:
+    if output == "-":
+        yield sys.stdout
+        return
+    try:
+        # Only this user may read it: it has the arguments of tasks.
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as exc:
+        raise click.UsageError(f"The file {output} exists; give another one.") from exc
+    except OSError as exc:
+        raise click.UsageError(f"The file {output} cannot be written: {exc.strerror}.") from exc
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        yield file

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from celery_dlx_retry.cli.context import app_of, report_missing
-from celery_dlx_retry.cli.dead.options import all_option, amount, require_explicit, selects
-from celery_dlx_retry.cli.dead.reporting import Reporter, describe_queues
+from celery_dlx_retry.cli.context import COUNT, DAY_SECONDS, Seconds, app_of, queue_name, report_missing, text
+from celery_dlx_retry.cli.dead.options import Reporter, all_option, amount, describe_queues, require_explicit, selects
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
-from celery_dlx_retry.cli.parameters import COUNT, DAY_SECONDS, QUEUE_NAME, TEXT, Seconds
 from celery_dlx_retry.operations.canary import CanaryStop, CanaryTest
 from celery_dlx_retry.operations.monitor import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
 from celery_dlx_retry.operations.replay import EFFECTS, Replay, ReplayPlan, ReplayResult
@@ -42,12 +40,12 @@ _EFFECTS = {
 
 
 @click.command("replay")
-@click.argument("task_ids", nargs=-1, type=TEXT)
+@click.argument("task_ids", nargs=-1, type=text)
 @selects
 @all_option
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option(
-    "--to-queue", type=QUEUE_NAME, metavar="NAME", help="Send to this work queue, not to those that they came from."
+    "--to-queue", type=queue_name, metavar="NAME", help="Send to this work queue, not to those that they came from."
 )
 @click.option("--rate", callback=_rate, metavar="RATE", help="At most so many: 50/s, 600/m, 100/h.")
 @click.option("--detach", is_flag=True, help="Without links, chain, chord and result.")

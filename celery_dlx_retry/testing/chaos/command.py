@@ -7,10 +7,11 @@ import random
 import secrets
 import signal
 import sys
-from contextlib import ExitStack, closing
+import time
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
 
 import click
 from amqp.exceptions import AMQPError
@@ -18,21 +19,21 @@ from kombu.exceptions import KombuError
 
 from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing.broker import RabbitMQ
-from celery_dlx_retry.testing.chaos import names as chaos_names
 from celery_dlx_retry.testing.chaos.breaks import Break, BreakByCommand, BreakNode, Ways
-from celery_dlx_retry.testing.chaos.plan import Plan, Pool
-from celery_dlx_retry.testing.chaos.report import Report
-from celery_dlx_retry.testing.chaos.run import Run
-from celery_dlx_retry.testing.chaos.view import View
+from celery_dlx_retry.testing.chaos.report import Report, delete
+from celery_dlx_retry.testing.chaos.run import Plan, Pool, Run
 from celery_dlx_retry.testing.rabbitmq import provide
 from celery_dlx_retry.testing.sandbox import WayFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from celery_dlx_retry.settings import QueueType
 
+
 INTERRUPTED = 130
+
+LINE_SECONDS = 5.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -139,7 +140,7 @@ def _run(  # noqa: PLR0913 - what main has found out
         run = Run(plan, broker.url, break_broker, view, keep=keep)
         if not broker.can_restart:  # else it goes as a whole
             ids = [job.id for job in run.load]
-            stack.callback(chaos_names.delete, broker.url, run.names, ids)
+            stack.callback(delete, broker.url, run.names, ids)
         stack.enter_context(closing(run))
         view.say(f"Work queue: {run.queue}")
         run.go()
@@ -156,3 +157,55 @@ def _run(  # noqa: PLR0913 - what main has found out
 def _fail(problem: object, *, status: int) -> NoReturn:
     click.echo(problem, err=True)
     sys.exit(status)
+
+
+class View:
+    """Lines of text; ``progress`` is cheap to call often."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._last = 0.0
+        self._status: Any = None
+        self._console = _console(out)
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """While it runs."""
+        if self._console is None:
+            yield
+            return
+        with self._console.status("starting") as self._status:
+            yield
+        self._status = None
+
+    def progress(self, line: str) -> None:
+        """What is so now; old news are overwritten, or left out."""
+        if self._status is not None:
+            self._status.update(line)
+        elif time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        """What happened."""
+        if self._console is not None:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._out.write(f"{line}\n")
+            self._out.flush()
+
+    def table(self, rows: Mapping[str, object]) -> None:
+        """Names and values, aligned."""
+        width = max(map(len, rows))
+        for name, value in rows.items():
+            self.say(f"{name:<{width}}  {value}")
+
+
+def _console(out: TextIO) -> Any:
+    if not out.isatty():
+        return None
+    try:
+        from rich.console import Console  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    return Console(file=out)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-    from celery_dlx_retry.testing.chaos.plan import Pool
+    from celery_dlx_retry.testing.chaos.run import Pool
 
 AGAIN_SECONDS = 0.3
 CONFIRM_SECONDS = 10

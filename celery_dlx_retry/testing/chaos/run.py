@@ -7,18 +7,18 @@ import secrets
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from amqp.exceptions import AMQPError, NotFound
+from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
 
-from celery_dlx_retry.broker.dead_letters import browse
+from celery_dlx_retry.broker.dead_letters import browse, depth
 from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
-from celery_dlx_retry.testing.chaos.count import End, Records
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
+from celery_dlx_retry.testing.chaos.report import End, Records
 from celery_dlx_retry.testing.records import append_line
 from celery_dlx_retry.testing.sandbox import Sandbox
 from celery_dlx_retry.testing.worker_process import worker_command, worker_environment
@@ -27,9 +27,12 @@ from celery_dlx_retry.topology.names import Names
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.testing.chaos.breaks import Break, Broken
-    from celery_dlx_retry.testing.chaos.plan import Plan
-    from celery_dlx_retry.testing.chaos.view import View
+    from celery_dlx_retry.testing.chaos.command import View
+
+
+Pool = Literal["prefork", "solo", "threads"]
 
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 1.0
@@ -40,6 +43,27 @@ LONGEST_WAIT_SECONDS = 200.0
 IDLE_WORKER_SECONDS = 15.0
 STOP_SECONDS = 30.0
 BROKER_ERRORS = (AMQPError, KombuError, OSError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much of everything; ``lanes`` is ``dlx_queue_type``."""
+
+    tasks: int
+    workers: int
+    concurrency: int
+    kills: int
+    restarts: int
+    queue_type: QueueType
+    lanes: QueueType
+    seconds: float
+    seed: int
+    pool: Pool = "prefork"
+
+    @property
+    def tasks_at_once(self) -> int:
+        """How many tasks a worker runs at once."""
+        return 1 if self.pool == "solo" else self.concurrency
 
 
 class WorkersEnd(DLXError):
@@ -88,7 +112,8 @@ class Run:
     def go(self) -> None:
         """Start, break, wait, stop."""
         begin = time.monotonic()
-        self.sender.allow(self.plan.tasks - self._held_back())
+        # Half of the tasks are sent at once, the others between the breaks, so that every break meets work.
+        self.sender.allow(self.plan.tasks - (self.plan.tasks // 2 if self._breaks else 0))
         self.sender.start()
         for number in range(1, self.plan.workers + 1):
             self._start_worker(f"worker{number}")
@@ -154,10 +179,6 @@ class Run:
     def _gap(self) -> float:
         mean = min(LONGEST_GAP_SECONDS, 0.6 * self.plan.seconds / max(1, self.plan.kills + self.plan.restarts))
         return self._chance.uniform(0, 2 * mean)
-
-    def _held_back(self) -> int:
-        """Half of the tasks are sent at once, the others between the breaks, so that every break meets work."""
-        return self.plan.tasks // 2 if self._breaks else 0
 
     def _released(self) -> int:
         """Let the next share of them go, after a break."""
@@ -273,9 +294,8 @@ class Run:
         try:
             with Connection(self.url, connect_timeout=2) as connection:
                 connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
-                with closing(connection.channel()) as channel:
-                    return int(channel.queue_declare(queue, passive=True).message_count)
-        except (NotFound, *BROKER_ERRORS):
+                return depth(connection, queue) or default
+        except BROKER_ERRORS:
             return default
 
     def _note(self, what: str, **facts: object) -> None:
