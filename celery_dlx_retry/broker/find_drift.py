@@ -36,6 +36,11 @@ def find(connection: Connection, topology: Topology, management: Management | No
         yield from overridden(topology, management.policies())
 
 
+def missing_queue(name: str) -> Drift:
+    """Return the difference for a queue that the HTTP API does not list."""
+    return _drift("missing", "queue", name, f"The queue {name!r} does not exist.", _DECLARE)
+
+
 def _objects(connection: Connection, topology: Topology) -> Iterator[Drift]:
     for queue in topology.queues:
         yield from _one(connection, "queue", queue.name, Topology(queues=(queue,)))

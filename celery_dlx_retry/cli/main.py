@@ -15,6 +15,7 @@ from celery_dlx_retry.cli.dead.replaying import replay_dead
 from celery_dlx_retry.cli.dead.transfer import export_dead, import_dead
 from celery_dlx_retry.cli.doctor import doctor
 from celery_dlx_retry.cli.errors import CommandGroup, without_traceback
+from celery_dlx_retry.cli.exporter import exporter
 from celery_dlx_retry.cli.parameters import Seconds
 from celery_dlx_retry.cli.status import status, watch
 from celery_dlx_retry.cli.topology import check, declare, permissions, plan, policy, prune
@@ -65,7 +66,7 @@ dead = click.Group(
     [list_dead, group_dead, show_dead, replay_dead, edit_dead, purge_dead, export_dead, import_dead],
     help="Dead letters: see, understand, repair.",
 )
-for command in (dead, waiting, status, watch, doctor, plan, check, declare, permissions, policy, prune):
+for command in (dead, waiting, status, watch, exporter, doctor, plan, check, declare, permissions, policy, prune):
     dlx.add_command(command)
 worker.params.extend(_FLAGS)
 for each in (worker, beat):

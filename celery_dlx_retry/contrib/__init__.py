@@ -1,0 +1,1 @@
+"""Adapters for other tools. Each one needs the extra of its name."""
