@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from typing import Any
@@ -57,6 +58,7 @@ def exporter(  # noqa: PLR0913 - one per option
 ) -> None:
     """Serve what is in the queues as metrics for Prometheus, until Ctrl-C. It goes on while the broker is down."""
     client, collectors = _prometheus()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with app_of(ctx) as app:
         consumed_queues(app, queue_names or ())  # a wrong name or another broker is an error now, not at each scrape
         registry = client.CollectorRegistry()
