@@ -52,6 +52,12 @@ _FLAGS = (
         default=None,
         help="Refuse to start on any other broker; overrules dlx_require_rabbitmq.",
     ),
+    _flag(
+        ("--dlx-metrics-port",),
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Serve metrics for Prometheus on this port; needs the extra celery-dlx-retry[prometheus].",
+    ),
 )
 
 

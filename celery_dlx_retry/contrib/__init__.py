@@ -1,1 +1,1 @@
-"""Adapters for other tools. Each one needs the extra of its name."""
+"""Subscribers and adapters for other tools; each needs an extra of its own."""

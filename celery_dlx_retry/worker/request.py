@@ -44,6 +44,7 @@ from celery_dlx_retry.celery_compat import (
     task_context,
 )
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.events import needs_returns
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.wait_route import WaitKind
@@ -57,6 +58,7 @@ from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.give_back import nack
 from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
 from celery_dlx_retry.worker.retry_message import copied_headers, copy_with
+from celery_dlx_retry.worker.returned import emit_returned
 from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
 from celery_dlx_retry.worker.settle import Delivery, can_call_back, emit_given_back, settle_dead, settle_retry
 from celery_dlx_retry.worker.trace import as_lost, as_raised
@@ -119,6 +121,8 @@ class DLXRequest(Request):
             is_watched=self._is_watched(),
         )
         set_delivery_info(self, info)
+        if self.request_dict.get("retries") and needs_returns():
+            emit_returned(context, info, task=self.name, task_id=self.id, retries=self.request_dict["retries"])
 
     def _is_watched(self) -> bool:
         """Return whether an event monitor, or a patch of a request, reads the traceback of a retry."""

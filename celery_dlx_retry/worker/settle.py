@@ -6,7 +6,8 @@ broker does not confirm the message, the delivery goes back to its queue: a task
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -52,6 +53,12 @@ class Delivery:
     give_back: Callable[[Any], object]
     #: The event loop of the main process must not wait long.
     is_main: bool = False
+    #: When the message was given to this module, by a clock that nobody sets.
+    begun: float = field(default_factory=time.monotonic)
+
+    def passed_ms(self) -> float:
+        """Return how long it has taken so far."""
+        return (time.monotonic() - self.begun) * 1000
 
 
 def settle_retry(delivery: Delivery, retry: Retry, *, route: WaitRoute | None = None) -> None:
@@ -84,6 +91,8 @@ def retry_is_out(delivery: Delivery, retry: Retry) -> None:
             error_type=retry.error.partition(":")[0],
             error=retry.error,
             worker=delivery.worker,
+            way=delivery.context.lanes.way(retry.delay_ms),
+            confirm_ms=delivery.passed_ms(),
         )
     )
     delivery.acknowledge()
@@ -119,6 +128,7 @@ def settle_dead(
             error_type=record.error_type,
             error=record.error,
             worker=record.worker,
+            confirm_ms=delivery.passed_ms(),
         )
     )
     delivery.acknowledge()
