@@ -16,6 +16,7 @@ Each class has its facts as attributes and writes its own sentence: what is wron
     │   ├── HeadersTooLong          the headers of a message leave no room for those of a retry
     │   ├── Unpublishable           AMQP or the broker refuses the content of a message
     │   ├── BadBrokerURL            the broker's URL cannot be read
+    │   ├── MetricsNotServed        --dlx-metrics-port cannot be used
     │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
     ├── TopologyError               the broker disagrees; stops the worker
     │   ├── Mismatch                an object exists with other arguments
@@ -376,6 +377,12 @@ class ClearTextManagementURL(DLXError):
         "The broker's password is only sent encrypted, because the broker's URL is amqps:// or broker_use_ssl is set; "
         "{url} is not encrypted. Name an https:// URL, or one with its own credentials: http://USER:PASSWORD@HOST:PORT."
     )
+
+
+class MetricsNotServed(ConfigurationError):
+    """``port``, ``problem``."""
+
+    sentence = "The metrics cannot be served on --dlx-metrics-port {port}: {problem}."
 
 
 class NoBroker(DLXError):

@@ -36,6 +36,26 @@ class RetryScheduled:
     #: The error that is retried: ``Type: text``. Empty if ``retry()`` was called without an error.
     error: str
     worker: str
+    #: ``lane``: a task announced this delay. ``grid``: the delay was rounded up to the next lane.
+    way: Literal["lane", "grid"] = "lane"
+    #: How long it took until the broker had confirmed the message.
+    confirm_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """A worker received a retry that has waited. This event exists only if you subscribe."""
+
+    task: str
+    task_id: str
+    queue: str
+    #: 1 is the first retry.
+    retry: int
+    delay_ms: int
+    #: How long after its time, the time in the work queue included. Clocks of different machines may differ.
+    late_ms: int
+    worker: str
+    way: Literal["lane", "grid"] = "lane"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +75,8 @@ class DeadLettered:
     error_type: str
     error: str
     worker: str
+    #: How long it took until the broker had confirmed the message.
+    confirm_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +181,7 @@ class Imported:
 
 Event: TypeAlias = (
     RetryScheduled
+    | Returned
     | DeadLettered
     | Recovered
     | Parked
@@ -183,26 +206,52 @@ class Subscriber(Protocol):
 
 
 _subscribers: tuple[Subscriber, ...] = ()
+_in_main: tuple[Subscriber, ...] = ()
+_without_returns: tuple[Subscriber, ...] = ()
 _failed: set[int] = set()
 
 
-def subscribe(subscriber: Subscriber) -> None:
-    """Call the subscriber for every event in this process, and in processes that it forks later."""
-    global _subscribers  # noqa: PLW0603 - one tuple for the process, replaced as a whole, so that emit() needs no lock
+def subscribe(subscriber: Subscriber, *, in_main: bool = False, needs_returns: bool = True) -> None:
+    """Call the subscriber for every event in this process, and in processes that it forks later.
+
+    With ``in_main`` the main process of a prefork worker calls it also for the events of the pool processes, and they
+    do not call it. A subscriber without ``needs_returns`` gets ``Returned`` only if another subscriber needs it.
+    """
+    # One tuple for the process, replaced as a whole, so that emit() needs no lock.
+    global _subscribers, _in_main, _without_returns  # noqa: PLW0603
     if subscriber not in _subscribers:
+        _in_main = (*_in_main, subscriber) if in_main else _in_main
+        _without_returns = _without_returns if needs_returns else (*_without_returns, subscriber)
         _subscribers = (*_subscribers, subscriber)
 
 
 def unsubscribe(subscriber: Subscriber) -> None:
     """Call the subscriber no more."""
-    global _subscribers  # noqa: PLW0603
+    global _subscribers, _in_main, _without_returns  # noqa: PLW0603
     _subscribers = tuple(it for it in _subscribers if it != subscriber)
+    _in_main = tuple(it for it in _in_main if it != subscriber)
+    _without_returns = tuple(it for it in _without_returns if it != subscriber)
     _failed.discard(id(subscriber))
+
+
+def subscribers_in_main() -> tuple[Subscriber, ...]:
+    """Return the subscribers that want the events of pool processes in the main process."""
+    return _in_main
+
+
+def needs_returns() -> bool:
+    """Return whether a subscriber needs ``Returned``, which costs a look into the history of each retry."""
+    return len(_subscribers) > len(_without_returns)
 
 
 def emit(event: Event) -> None:
     """Call every subscriber. An error of a subscriber is logged, the first time, and harms no task."""
-    for subscriber in _subscribers:
+    emit_to(_subscribers, event)
+
+
+def emit_to(subscribers: tuple[Subscriber, ...], event: Event) -> None:
+    """Call these subscribers."""
+    for subscriber in subscribers:
         try:
             subscriber(event)
         except Exception:  # noqa: PERF203 - another subscriber must not miss the event

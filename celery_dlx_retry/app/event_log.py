@@ -22,6 +22,7 @@ from celery_dlx_retry.events import (
     Recovered,
     Replayed,
     RetryScheduled,
+    Returned,
     subscribe,
 )
 from celery_dlx_retry.values.escaping import escaped, printable
@@ -37,6 +38,11 @@ _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
         INFO,
         "retry scheduled task=%s id=%s retry=%d delay_ms=%d queue=%s",
         ("task", "task_id", "retry", "delay_ms", "queue"),
+    ),
+    Returned: (
+        DEBUG,
+        "returned task=%s id=%s retry=%d late_ms=%d queue=%s",
+        ("task", "task_id", "retry", "late_ms", "queue"),
     ),
     DeadLettered: (
         WARNING,
@@ -120,4 +126,4 @@ def _line_of(event: Event) -> tuple[int, str, tuple[str, ...]]:
     return _LINES[type(event)]
 
 
-subscribe(log_event)
+subscribe(log_event, needs_returns=False)

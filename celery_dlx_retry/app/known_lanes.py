@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from celery_dlx_retry.app import short_waits
 from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
@@ -42,6 +42,10 @@ class Lanes:
         self._seen: set[tuple[str, str]] = set()
         self._making: dict[str, LaneCreation] = {}
         self._silent: dict[str, float] = {}
+
+    def way(self, length_ms: int) -> Literal["lane", "grid"]:
+        """Return ``lane`` if a task announced this length, else ``grid``."""
+        return "lane" if length_ms in self._announced else "grid"
 
     def plain(self, queue: WorkQueue, delay_ms: int) -> WaitRoute | None:
         """Return the lane of a retry if it has no length limit and does not expire, else None."""

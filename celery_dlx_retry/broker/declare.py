@@ -269,5 +269,10 @@ def _work_queues(connection: Connection, topology: Topology) -> Iterator[Drift]:
             yield _drift("unchecked", "queue", name, fact, "Check as a user with a permission on it.")
 
 
+def missing_queue(name: str) -> Drift:
+    """Return the difference for a queue that the HTTP API does not list."""
+    return _drift("missing", "queue", name, f"The queue {name!r} does not exist.", _DECLARE)
+
+
 def _drift(kind: Kind, what: str, name: str, fact: str, cure: str) -> Drift:
     return Drift(kind=kind, object="queue" if what == "queue" else "exchange", name=name, fact=fact, cure=cure)

@@ -91,6 +91,19 @@ def states(  # noqa: PLR0913 - the queues by role, and the sources
         )
 
 
+def oldest_dead_letter_ms(connection: Connection, name: str, kind: QueueType) -> int | None:
+    """Return when the first letter of a dead-letter queue died, in ms since 1970; None if that is not known.
+
+    This reads messages and gives them back. It does not read a long quorum queue, nor one that another process reads.
+    """
+    counted = counts(connection, [name]).get(name)
+    if counted is None or not _is_cheap(counted, kind, None):
+        return None
+    with suppress(QueueBusy, Forbidden):
+        return _first(connection, name, kind, None)[0]
+    return None
+
+
 def _counts(
     connection: Connection, names: Iterable[str], api_counts: Mapping[str, dict[str, Any]]
 ) -> dict[str, Counts]:

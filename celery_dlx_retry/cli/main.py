@@ -14,6 +14,7 @@ from celery_dlx_retry.cli.dead.changing import edit_dead, import_dead, purge_dea
 from celery_dlx_retry.cli.dead.reading import export_dead, group_dead, list_dead, show_dead
 from celery_dlx_retry.cli.dead.replaying import replay_dead
 from celery_dlx_retry.cli.errors import CommandGroup, without_traceback
+from celery_dlx_retry.cli.exporter import exporter
 from celery_dlx_retry.cli.status import status, waiting, watch
 from celery_dlx_retry.cli.topology import check, declare, doctor, permissions, plan, policy, prune
 from celery_dlx_retry.policy.policies import MAX_DELAY_MS
@@ -48,6 +49,12 @@ _FLAGS = (
         default=None,
         help="Refuse to start on any other broker; overrules dlx_require_rabbitmq.",
     ),
+    _flag(
+        ("--dlx-metrics-port",),
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Serve metrics for Prometheus on this port; needs the extra celery-dlx-retry[prometheus].",
+    ),
 )
 
 
@@ -62,7 +69,7 @@ dead = click.Group(
     [list_dead, group_dead, show_dead, replay_dead, edit_dead, purge_dead, export_dead, import_dead],
     help="Dead letters: see, understand, repair.",
 )
-for command in (dead, waiting, status, watch, doctor, plan, check, declare, permissions, policy, prune):
+for command in (dead, waiting, status, watch, exporter, doctor, plan, check, declare, permissions, policy, prune):
     dlx.add_command(command)
 worker.params.extend(_FLAGS)
 for each in (worker, beat):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.wire.dead_record import DeadRecord
 
 
-def dead_lettered(record: DeadRecord) -> DeadLettered:
+def dead_lettered(record: DeadRecord, *, confirm_ms: float = 0.0) -> DeadLettered:
     """Return what subscribers are told of a message with this record."""
     return DeadLettered(
         task=record.task,
@@ -23,4 +23,5 @@ def dead_lettered(record: DeadRecord) -> DeadLettered:
         error_type=record.error_type,
         error=record.error,
         worker=record.worker,
+        confirm_ms=confirm_ms,
     )

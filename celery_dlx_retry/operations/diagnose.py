@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.app.task_options import is_ours
-from celery_dlx_retry.broker.declare import find
+from celery_dlx_retry.broker.declare import find, missing_queue
 from celery_dlx_retry.broker.permission_probe import forbidden
 from celery_dlx_retry.broker.work_queues import declared_kind
 from celery_dlx_retry.celery_compat import task_class_of
@@ -99,25 +99,42 @@ def _unreachable(app: Celery) -> str:
 
 
 @operation
+def diagnose_quietly(session: BrokerSession) -> tuple[Diagnosis, tuple[str, ...]]:
+    """Return the diagnosis over an open session, and the objects of the plan that are missing.
+
+    For a process that repeats it. It does not test permissions: each test is an error in the log of the broker, or a
+    message without a route. It does not look at lanes that expire: a look at such a lane keeps it alive. The HTTP API
+    tells which queues are missing: a question over AMQP is an error in the log of the broker, too.
+    """
+    session.forget_types()
+    existing = session.management.queues() if session.management else None
+    plan = session.plan(existing=existing)
+    expiring = {queue.name for queue in plan.queues if "x-expires" in dict(queue.arguments)}
+    known = {queue.name for queue in plan.queues} | {binding.queue for binding in plan.bindings}
+    gone = set() if existing is None else known.difference(existing, expiring)
+    left_out = expiring | gone
+    quiet = replace(
+        plan,
+        queues=tuple(queue for queue in plan.queues if queue.name not in left_out),
+        bindings=tuple(binding for binding in plan.bindings if binding.queue not in left_out),
+    )
+    drifts = [*map(missing_queue, sorted(gone)), *find(session.connection, quiet, session.management)]
+    facts = _facts_of(session, drifts)
+    missing = tuple(drift.name for drift in drifts if drift.kind == "missing" and _is_needed(session, drift.name))
+    return Diagnosis(findings=tuple(findings(facts))), missing
+
+
+@operation
 def _facts(session: BrokerSession, monitor: Monitor) -> Facts:
     def step(done: int) -> None:
         monitor.progress(done, STEPS)
         if monitor.is_cancelled:
             raise Stopped(operation="The diagnosis")
 
-    management = session.management
-    server = Server.of(session.connection.connection.server_properties)
-    facts = facts_of_app(session.app, session.queues)
     step(1)
-    drifts = list(find(session.connection, session.plan(), management))
+    drifts = list(find(session.connection, session.plan(), session.management))
     step(2)
-    queues = facts_of_queues(
-        session.queues,
-        session.types,
-        in_api=management.queues() if management else {},
-        policies=management.policies() if management else BrokerPolicies(),
-    )
-    strangers = _strangers(session)
+    facts = _facts_of(session, drifts)
     step(3)
     refused = forbidden(
         session.connection,
@@ -126,20 +143,32 @@ def _facts(session: BrokerSession, monitor: Monitor) -> Facts:
         declares=session.context.settings.declare,
         sends_by_name="" in exchanges_of_tasks(session.app),
     )
-    facts = replace(
-        facts,
+    facts = replace(facts, forbidden=tuple(refused))
+    step(4)
+    return facts
+
+
+def _facts_of(session: BrokerSession, drifts: list[Drift]) -> Facts:
+    """Return all facts but the permissions."""
+    management = session.management
+    server = Server.of(session.connection.connection.server_properties)
+    queues = facts_of_queues(
+        session.queues,
+        session.types,
+        in_api=management.queues() if management else {},
+        policies=management.policies() if management else BrokerPolicies(),
+    )
+    return replace(
+        facts_of_app(session.app, session.queues),
         product=server.product,
         version=server.numbers,
         queues=queues,
-        forbidden=tuple(refused),
         missing=tuple(drift.name for drift in drifts if drift.kind == "missing"),
         differences=tuple(drift.fact for drift in drifts if _is_difference(session, drift)),
         unknown_types=tuple(sorted(name for name, kind in session.types.items() if kind is None)),
         no_management=session.no_management,
-        strangers=strangers,
+        strangers=_strangers(session),
     )
-    step(4)
-    return facts
 
 
 def _strangers(session: BrokerSession) -> tuple[str, ...]:
@@ -301,3 +330,9 @@ def _ms(value: Any) -> int | None:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     return int(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _is_needed(session: BrokerSession, name: str) -> bool:
+    """Whether a missing object is a fault: a lane is not, because a worker makes it when a retry needs it."""
+    lane = session.names.lane_of(name)
+    return lane is None or lane.is_rung

@@ -20,7 +20,7 @@ from celery_dlx_retry.topology.ladder import rungs
 from celery_dlx_retry.topology.names import Lane, WorkQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from celery import Celery
     from kombu.connection import Connection
@@ -125,16 +125,26 @@ class BrokerSession:
             return bool(counts(self.connection, [whole.queues[0].name, whole.queues[-1].name]))
         return False
 
-    def plan(self, *, ladder: bool = False) -> Topology:
+    def forget_types(self) -> None:
+        """Ask the broker again, when they are needed, for the types of the queues and for the ladder."""
+        self.__dict__.pop("types", None)
+        # Without the ladder the question is an error in the log of the broker: it is asked once for a session.
+        if not self.__dict__.get("has_ladder", True) and self.management:
+            found = map(self.names.lane_of, self.management.queues())
+            self.has_ladder = any(lane is not None and lane.is_rung for lane in found)
+
+    def plan(self, *, ladder: bool = False, existing: Container[str] | None = None) -> Topology:
         """Return what must exist for these queues, with the ladder if it exists or ``ladder`` is set.
 
         The first countdown of a work queue makes its landing queue, so a missing landing queue is not a difference.
+        ``existing`` are all queues on the broker, if the caller knows them.
         """
         whole = self.context.plan(self.queues, ladder=ladder or self.has_ladder)
         if ladder or not self.has_ladder:
             return whole
         landings = {self.names.landing(queue) for queue in self.work_queues}
-        missing = landings.difference(counts(self.connection, landings))
+        known = counts(self.connection, landings) if existing is None else existing
+        missing = {name for name in landings if name not in known}
         return replace(
             whole,
             queues=tuple(it for it in whole.queues if it.name not in missing),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: The columns of a queue that we ask for and check.
 QUEUE_COLUMNS = (
     "name", "type", "durable", "arguments", "consumers", "messages", "messages_unacknowledged",
-    "head_message_timestamp", "message_stats.publish_details.rate", "message_stats.deliver_get_details.rate",
+    "head_message_timestamp", "message_stats.publish", "message_stats.publish_details.rate",
+    "message_stats.deliver_get_details.rate",
 )  # fmt: skip
 BINDING_COLUMNS = ("source", "destination", "destination_type", "routing_key", "arguments")
 
@@ -95,6 +96,9 @@ def _queue(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if _is_count(at := row.get("head_message_timestamp")) and at <= LAST_MS // 1000:
         facts["head_message_timestamp"] = at
     stats = _part(row, "message_stats")
+    # How many messages were published to this queue since the broker counts: a restart begins at 0 again.
+    if stats.get("publish") not in _UNKNOWN:
+        facts["published"] = _column(stats, "publish", _is_count)
     facts["message_stats"] = {
         column: {"rate": rate}
         for column in ("publish_details", "deliver_get_details")

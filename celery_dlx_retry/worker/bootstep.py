@@ -34,6 +34,7 @@ from celery_dlx_retry.errors import (
     Forbidden,
     ForeignStrategy,
     LanesBusy,
+    MetricsNotServed,
     Missing,
     NoAnswer,
     TopologyError,
@@ -41,6 +42,7 @@ from celery_dlx_retry.errors import (
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.worker.pool_events import bring_pool_events
 from celery_dlx_retry.worker.unprocessable import keep_strays
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Topology(StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         flags = {name: value for name, value in options.items() if name.startswith("dlx_") and value is not None}
+        metrics_port = flags.pop("dlx_metrics_port", None)
         self._context = context_of(consumer.app)
         self._has_stood = False
         self._context.start_id = secrets.token_hex(8)
@@ -84,12 +87,16 @@ class Topology(StartStopStep):
                 check_prefix(queue, self._context.names)
             if self.enabled:
                 _check_strategies(consumer.app)
+            if metrics_port is not None:
+                _serve_metrics(metrics_port)
         except ConfigurationError as exc:
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
         if self.enabled:
             if sentence := lacks():
                 logger.warning("%s", sentence)
             keep_strays(consumer)
+        if isinstance(consumer.pool, prefork.TaskPool):
+            bring_pool_events()
         super().__init__(consumer, **options)
 
     def include(self, parent: Any) -> bool:
@@ -268,6 +275,15 @@ def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
     finally:
         with suppress(OSError):  # the connection is lost
             sock.settimeout(before)
+
+
+def _serve_metrics(port: int) -> None:
+    """Start the server before the pool forks: a port that is taken must stop the worker."""
+    try:
+        serve = symbol_by_name("celery_dlx_retry.contrib.prometheus:serve")
+    except ModuleNotFoundError as exc:
+        raise MetricsNotServed(port=port, problem=str(exc)[:1].lower() + str(exc)[1:]) from exc
+    serve(port)
 
 
 def _check_strategies(app: Celery) -> None:

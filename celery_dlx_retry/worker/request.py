@@ -44,7 +44,7 @@ from celery_dlx_retry.celery_compat import (
     task_context,
 )
 from celery_dlx_retry.errors import Unpublishable
-from celery_dlx_retry.events import DeadLettered
+from celery_dlx_retry.events import DeadLettered, needs_returns
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.wait_route import WaitKind
@@ -57,6 +57,7 @@ from celery_dlx_retry.worker.dead_letter import text_of
 from celery_dlx_retry.worker.give_back import nack
 from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
 from celery_dlx_retry.worker.retry_message import copied_headers, copy_with, has_room_to_count
+from celery_dlx_retry.worker.returned import emit_returned
 from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
 from celery_dlx_retry.worker.settle import Delivery, can_call_back, emit_given_back, facts_of, settle_dead, settle_retry
 from celery_dlx_retry.worker.trace import as_lost, as_raised
@@ -124,6 +125,8 @@ class DLXRequest(Request):
             is_watched=is_watched,
         )
         set_delivery_info(self, info)
+        if self.request_dict.get("retries") and needs_returns():
+            emit_returned(context, info, task=self.name, task_id=self.id, retries=self.request_dict["retries"])
 
     def _is_watched(self) -> bool:
         """Return whether an event monitor, or a patch of a request, reads the traceback of a retry."""
@@ -327,8 +330,7 @@ class DLXRequest(Request):
         settle_retry(self._delivery(acknowledge, refused_by), replace(retry, message=message))
 
     def _not_handed_over(self, problem: Exception) -> None:
-        queue = self._queue.name
-        emit_given_back(task=self.name, task_id=self.id, queue=queue, worker=self.hostname, problem=problem)
+        emit_given_back(task=self.name, task_id=self.id, queue=self._queue.name, worker=self.hostname, problem=problem)
         self._give_back(place_of(problem))
 
     def _give_back(self, place: str, *, has_waited: bool = False) -> None:

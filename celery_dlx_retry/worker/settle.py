@@ -6,7 +6,8 @@ broker does not confirm the message, the delivery goes back to its queue: a task
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -54,6 +55,12 @@ class Delivery:
     give_back: Callable[[Any], object]
     #: The event loop of the main process must not wait long.
     is_main: bool = False
+    #: When the message was given to this module, by a clock that nobody sets.
+    begun: float = field(default_factory=time.monotonic)
+
+    def passed_ms(self) -> float:
+        """Return how long it has taken so far."""
+        return (time.monotonic() - self.begun) * 1000
 
 
 def settle_retry(delivery: Delivery, retry: Retry, *, route: WaitRoute | None = None) -> None:
@@ -87,6 +94,8 @@ def retry_is_out(delivery: Delivery, retry: Retry) -> None:
             error_type=retry.error.partition(":")[0],
             error=retry.error,
             worker=delivery.worker,
+            way=delivery.context.lanes.way(retry.delay_ms),
+            confirm_ms=delivery.passed_ms(),
         ),
     )
 
@@ -111,7 +120,7 @@ def settle_dead(
         delivery.give_back(problem)
         return
     _note_pace(delivery, None)
-    _end(delivery, dead_lettered(record))
+    _end(delivery, dead_lettered(record, confirm_ms=delivery.passed_ms()))
 
 
 def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, Any]) -> None:

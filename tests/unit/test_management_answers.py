@@ -110,3 +110,9 @@ def test_a_queue_of_a_wrong_shape_is_refused(answer, words):
 def test_a_policy_of_a_wrong_shape_is_refused(wrong):
     with pytest.raises(ValueError, match=r"^has "):
         answers.policies([{**POLICY, **wrong}])
+
+
+def test_the_number_of_published_messages_is_a_count():
+    assert answers.queues([{"name": "q", "message_stats": {"publish": 7}}])["q"]["published"] == 7
+    with pytest.raises(ValueError, match="has a wrong value in 'publish'"):
+        answers.queues([{"name": "q", "message_stats": {"publish": -1}}])

@@ -1,0 +1,1 @@
+"""Subscribers and adapters for other tools; each needs an extra of its own."""
