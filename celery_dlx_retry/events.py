@@ -70,8 +70,6 @@ class DeadLettered:
     reason: str
     #: How often the task ran, or was about to run.
     attempts: int
-    #: The group of ``celery dlx dead groups`` that the letter belongs to.
-    group: str
     error_type: str
     error: str
     worker: str
@@ -214,8 +212,8 @@ _failed: set[int] = set()
 def subscribe(subscriber: Subscriber, *, in_main: bool = False, needs_returns: bool = True) -> None:
     """Call the subscriber for every event in this process, and in processes that it forks later.
 
-    With ``in_main`` the main process of a prefork worker calls it also for the events of the pool processes, and they
-    do not call it. A subscriber without ``needs_returns`` gets ``Returned`` only if another subscriber needs it.
+    With ``in_main`` the main process of a prefork worker calls it also for the events of its pool processes, and the
+    pool processes do not call it. A subscriber without ``needs_returns`` gets ``Returned`` only if another subscriber needs it.
     """
     # One tuple for the process, replaced as a whole, so that emit() needs no lock.
     global _subscribers, _in_main, _without_returns  # noqa: PLW0603

@@ -121,6 +121,7 @@ class Metrics:
         }
 
     def __call__(self, event: events.Event, /) -> None:
+        """Count one event."""
         take = self._take.get(type(event))
         if take is not None:
             take(event)
@@ -175,6 +176,7 @@ class Bounded:
         self._lock = Lock()
 
     def __call__(self, value: str) -> str:
+        """Return what the label says."""
         # Text that cannot be encoded would fail every scrape.
         value = str(value)[:_LONGEST].encode("utf-8", "replace").decode() or NONE
         if value not in self._seen:

@@ -72,6 +72,6 @@ def many(number):
     raise type(f"Error{number}", (Exception,), {})(f"text {number}")
 
 
-@app.task(base=DLXRetryTask, name="metrics.held", policy=Fixed(0.1, retries=0), breaker=Breaker(after=1, interval=600))
+@app.task(base=DLXRetryTask, name="metrics.held", policy=Fixed(0.1, retries=0), breaker=Breaker(1, probe_every=600))
 def held():
     raise ConnectionError("down")

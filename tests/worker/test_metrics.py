@@ -1,0 +1,200 @@
+"""The metrics of a real worker, over HTTP and in a real Prometheus; hooks that fail cost no message."""
+
+from __future__ import annotations
+
+import os
+from urllib.request import urlopen
+
+import pytest
+from kombu.connection import Connection
+from prometheus import prometheus, prometheus_program
+from prometheus_client.parser import text_string_to_metric_families
+from support import eventually
+
+from celery_dlx_retry.testing.sandbox import free_ports
+
+__all__ = ["prometheus", "prometheus_program"]
+
+POOLS = ["prefork", "solo", "threads", "gevent"]
+UNKNOWN = 5
+HELD = 4
+
+
+@pytest.fixture
+def port():
+    (port,) = free_ports(1)
+    return port
+
+
+def scraped(port):
+    """Return every sample: ``{(name, ((label, value), …)): number}``."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    families = text_string_to_metric_families(text)
+    return {(it.name, tuple(sorted(it.labels.items()))): it.value for found in families for it in found.samples}
+
+
+def total(samples, metric, /, **labels):
+    return sum(
+        value for (found, of), value in samples.items() if found == f"celery_dlx_{metric}" and labels.items() <= set(of)
+    )
+
+
+def send_all(project):
+    """Send tasks whose numbers are known."""
+    for _ in range(3):
+        project.app.send_task("metrics.flaky", (2,))
+    for _ in range(2):
+        project.app.send_task("metrics.changed", (2,))
+        project.app.send_task("metrics.quiet", (1,))
+        project.app.send_task("metrics.doomed")
+    project.app.send_task("metrics.rejected")
+    for number in range(UNKNOWN):
+        project.app.send_task(f'hostile"\n{{}}\\{number}')
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_numbers_are_right_in_every_pool(project, port, pool):
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics", pool=pool, concurrency=1):
+        send_all(project)
+        eventually(lambda: len(project.dead()) == 3 + UNKNOWN, within=30)
+        eventually(lambda: total(scraped(port), "recovered_total") >= 7, within=30)
+        samples = scraped(port)
+
+    retries = {
+        exception: total(samples, "retries_total", name=f"metrics.{name}", exception=exception, way="lane")
+        for name, exception in (
+            *(("flaky", "TimeoutError"), ("changed", "ValueError")),
+            *(("quiet", "KeyError"), ("doomed", "ConnectionError")),
+        )
+    }
+    assert retries == {"TimeoutError": 6, "ValueError": 4, "KeyError": 2, "ConnectionError": 2}
+    assert total(samples, "retries_total", queue_name=project.queue) == 14
+    assert total(samples, "recovered_total") == total(samples, "attempts_count", end="succeeded") == 7
+    assert total(samples, "recovery_seconds_count") == 7
+    dead = {reason: total(samples, "dead_letters_total", reason=reason) for reason in ("exhausted", "rejected")}
+    assert dead == {"exhausted": 2, "rejected": 1}
+    assert total(samples, "dead_letters_total", name="unknown", reason="unknown-task") == UNKNOWN
+    assert total(samples, "dead_letters_total") == total(samples, "attempts_count", end="dead") == 3 + UNKNOWN
+    assert total(samples, "retry_delay_seconds_count") == total(samples, "return_lateness_seconds_count") == 14
+    assert total(samples, "return_lateness_seconds_bucket", le="600.0") == 14
+    assert total(samples, "confirm_seconds_count") == 14 + 3 + UNKNOWN
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_parked_messages_are_counted(project, port, pool):
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics", pool=pool, concurrency=1):
+        for _ in range(HELD):
+            project.app.send_task("metrics.held")
+
+        def all_of_them():
+            samples = scraped(port)
+            dead = total(samples, "dead_letters_total", name="metrics.held")
+            return dead + total(samples, "parked_total", name="metrics.held") == HELD
+
+        eventually(all_of_them)
+        samples = scraped(port)
+
+    assert total(samples, "parked_total", queue_name=project.queue) >= HELD - 2
+
+
+def test_exception_classes_texts_and_ids_make_no_unbounded_series(project, port):
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics"):
+        for number in range(300):
+            project.app.send_task("metrics.many", (number,))
+            project.app.send_task(f"unknown.{number}")
+        samples = eventually(lambda: (it := scraped(port)) and total(it, "dead_letters_total") == 600 and it, within=60)
+
+    series = [labels for name, labels in samples if name == "celery_dlx_dead_letters_total"]
+    names = {dict(labels)["name"] for labels in series}
+    assert names == {"metrics.many", "unknown"}
+    assert len(series) <= 102
+    assert total(samples, "dead_letters_total", exception="other") >= 200
+
+
+def test_processes_that_replace_others_are_counted_and_do_not_hold_the_port(project, port):
+    flags = ("--dlx-metrics-port", str(port), "--max-tasks-per-child", "1")
+    with project.worker(*flags, module="project_metrics"):
+        for _ in range(6):
+            project.app.send_task("metrics.doomed")
+        eventually(lambda: total(scraped(port), "dead_letters_total", reason="exhausted") == 6, within=40)
+        assert total(scraped(port), "retries_total") == 6
+
+
+def test_a_registry_of_the_app_gets_the_metrics_of_the_pool(project, port, monkeypatch):
+    monkeypatch.setenv("PROJECT_HOOKS", "install")
+    monkeypatch.setenv("PROJECT_PORT", str(port))
+    with project.worker(module="project_metrics"):
+        project.app.send_task("metrics.doomed")
+        eventually(lambda: total(scraped(port), "dead_letters_total") == 1)
+
+        assert total(scraped(port), "retries_total") == 1
+
+
+def test_a_port_that_is_taken_is_one_sentence_and_no_worker(project, port):
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics"):
+        second = project.start("--dlx-metrics-port", str(port), module="project_metrics")
+        assert second.process.wait(30) == 1
+
+    said = f"Error: The metrics cannot be served on --dlx-metrics-port {port}: Address already in use."
+    assert said in second.log
+    assert "Traceback" not in second.log
+
+
+def test_without_the_extra_the_worker_says_what_to_install(project, port, tmp_path, monkeypatch):
+    package = tmp_path / "missing" / "prometheus_client"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ModuleNotFoundError('No module named prometheus_client')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{package.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+    worker = project.start("--dlx-metrics-port", str(port), module="project_metrics")
+
+    assert worker.process.wait(30) == 1
+    assert "pip install 'celery-dlx-retry[prometheus]'" in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_a_real_prometheus_scrapes_the_worker_and_answers_queries(project, port, prometheus):
+    target = f"127.0.0.1:{port}"
+    with (
+        project.worker("--dlx-metrics-port", str(port), module="project_metrics"),
+        prometheus({"worker": [target]}) as server,
+    ):
+        send_all(project)
+        eventually(lambda: server.value("sum(celery_dlx_recovered_total)") == 7, within=60)
+        eventually(lambda: server.value("sum(celery_dlx_dead_letters_total)") == 3 + UNKNOWN, within=60)
+
+        assert server.value("sum(celery_dlx_retries_total)") == 14
+        assert server.value('sum(celery_dlx_dead_letters_total{name="unknown"})') == UNKNOWN
+        late = "histogram_quantile(0.99, sum by (le) (celery_dlx_return_lateness_seconds_bucket))"
+        assert 0 <= server.value(late) <= 600
+        assert server.value(f'up{{instance="{target}"}}') == 1
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_hook_that_raises_costs_no_message_also_without_a_task(project, pool, monkeypatch):
+    monkeypatch.setenv("PROJECT_HOOKS", "raise")
+    with project.worker(module="project_metrics", pool=pool, concurrency=1) as worker:
+        healed = project.app.send_task("metrics.flaky", (2,))
+        project.app.send_task("metrics.doomed")
+        project.app.send_task("metrics.unknown")
+        with Connection(project.url) as connection:
+            producer = connection.Producer()
+            producer.publish(
+                b"\xff", routing_key=project.queue, content_type="application/json", content_encoding="utf-8"
+            )
+            producer.publish({"no": "task"}, routing_key=project.queue, serializer="json")
+
+        assert healed.get(timeout=20) is None
+        eventually(lambda: len(project.dead()) == 4)
+        log = worker.log
+
+    for hook in (
+        "RetryScheduled of 'metrics.flaky'",
+        "Recovered of 'metrics.flaky'",
+        "DeadLettered of 'metrics.doomed'",
+    ):
+        assert f"hook {hook}" in log
+    assert log.count("hook DeadLettered of ''") == 2
+    assert "hook DeadLettered of 'metrics.unknown'" in log
+    assert project.depth(project.queue) == 0
