@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 # replay gives back what it holds after this time, and reads the queues again.
 _PASS_SECONDS = 600.0
 
-#: What a replay does besides running tasks again: the keys of ``effects``.
-EFFECTS = ("chord", "callbacks", "errbacks", "chain", "unknown links", "unreadable headers", "result")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
@@ -62,7 +59,8 @@ class ReplayPlan:
     kept: int
     #: Destinations that the app does not know.
     unknown_queues: frozenset[str]
-    #: One of EFFECTS -> number of letters.
+    #: What a replay does besides running tasks again -> number of letters: "chord", "callbacks", "errbacks", "chain",
+    #: "unknown links", "unreadable headers", "result".
     effects: Mapping[str, int]
     missing_ids: tuple[str, ...]
     absent_groups: tuple[str, ...]
@@ -79,7 +77,7 @@ class ReplayResult:
 
     replayed: int
     kept: int
-    #: One of EFFECTS -> number of letters.
+    #: As in ReplayPlan.
     effects: Mapping[str, int]
     #: Why the letters behind the canaries were not replayed; None if they were.
     stopped: CanaryStop | None
