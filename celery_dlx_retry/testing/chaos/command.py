@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
 
@@ -19,7 +20,7 @@ from kombu.exceptions import KombuError
 
 from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing.broker import RabbitMQ
-from celery_dlx_retry.testing.chaos.breaks import Break, BreakByCommand, BreakNode, Ways
+from celery_dlx_retry.testing.chaos.breaks import Break, Ways, break_by_command, break_node
 from celery_dlx_retry.testing.chaos.report import Report, delete
 from celery_dlx_retry.testing.chaos.run import Plan, Pool, Run
 from celery_dlx_retry.testing.rabbitmq import provide
@@ -71,7 +72,7 @@ class Source:
     """Where a run without ``--broker`` gets its broker, and how the run breaks it."""
 
     start: Callable[[Callable[[str], None]], RabbitMQ]
-    break_with: Callable[..., Break] = BreakNode
+    break_with: Callable[..., Break] = break_node
     #: Of the work queue, unless the user says another one.
     queue_type: QueueType = "classic"
 
@@ -106,7 +107,7 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
             break_broker: Break | None = None
             if restart_command:
-                break_broker = BreakByCommand(broker, restart_command)
+                break_broker = partial(break_by_command, broker, restart_command)
             elif broker.can_restart:
                 chance = random.Random(plan.seed)  # noqa: S311 - chaos is no secret
                 ways = ways or ("clean" if plan.lanes == "classic" else "both")
