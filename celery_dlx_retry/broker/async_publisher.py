@@ -243,15 +243,12 @@ class Pipeline:
         except BROKER_ERRORS as exc:
             self._fail(exc)
 
-    def _on_ack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
-        self._settle(tag, is_multiple=multiple)
-
     def _on_nack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
         for each in self._up_to(tag, is_multiple=multiple):
             self._is_refused = True
             sent = self._sent[each]
             sent.problem = Nacked(exchange=sent.exchange, routing_key=sent.routing_key)
-        self._settle(tag, is_multiple=multiple)
+        self._on_ack(tag, multiple)
 
     def _on_return(self, _problem: Any, exchange: str, routing_key: str, message: Any) -> None:
         """Mark a returned message. basic.return comes just before the ack and has no delivery tag."""
@@ -263,12 +260,12 @@ class Pipeline:
     def _up_to(self, tag: int, *, is_multiple: bool) -> list[int]:
         return [each for each in self._sent if each <= tag] if is_multiple else [tag] if tag in self._sent else []
 
-    def _settle(self, tag: int, *, is_multiple: bool) -> None:
+    def _on_ack(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - py-amqp's signature
         if self._is_probed:
             # The probe is the first message of its connection. We wait for its confirm and not for its return: there is
             # none if an operator's policy gives the exchange an alternate exchange.
             self._is_read, self._is_probed = True, False
-        self._settled.extend(self._sent.pop(each) for each in self._up_to(tag, is_multiple=is_multiple))
+        self._settled.extend(self._sent.pop(each) for each in self._up_to(tag, is_multiple=multiple))
 
     def _fail(self, exc: BaseException) -> None:
         """Drop the connection: the result of every sent message is unknown, and a late confirm could be a wrong one."""

@@ -14,7 +14,7 @@ from amqp.exceptions import AccessRefused, AMQPError, NotFound, ResourceLocked
 from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, declare_queues, exists, require_answers
 from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.errors import DLXError, Forbidden, LanesBusy, Missing
-from celery_dlx_retry.topology.specs import BindingSpec, QueueSpec, Topology
+from celery_dlx_retry.topology.specs import BindingSpec, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -119,7 +119,7 @@ def make_missing_lanes(connection: Connection, names: Names, lanes: Topology) ->
     delete it. The first message for it finds no route then, and make_lanes() binds it. A missing exchange is worse: the
     first message for it closes its channel, and the result of every publish beside it is unknown then.
     """
-    missing = {it.name for it in lanes.queues if not _exists(connection, it.name)}
+    missing = {it.name for it in lanes.queues if not exists(connection, Topology(queues=(it,)))}
     missing_exchanges = {it.name for it in lanes.exchanges if not exists(connection, Topology(exchanges=(it,)))}
     missing |= {it.queue for it in lanes.bindings if it.exchange in missing_exchanges}
     declare_queues(connection, Topology(queues=tuple(it for it in lanes.queues if it.name not in missing)))
@@ -179,16 +179,12 @@ class LaneCreation:
         return max(BUSY_SECONDS, self._not_before - time.monotonic())
 
     def _is_whole(self, connection: Connection) -> bool:
-        return all(_exists(connection, it.name) for it in self._lanes.queues)
+        return exists(connection, Topology(queues=self._lanes.queues))
 
     def _declare(self, connection: Connection) -> None:
         declare_queues(connection, self._lanes)
         is_quorum = any(it.is_quorum for it in self._lanes.queues)
         self._not_before = time.monotonic() + (SETTLE_SECONDS if is_quorum else 0.0)
-
-
-def _exists(connection: Connection, queue: str) -> bool:
-    return exists(connection, Topology(queues=(QueueSpec(name=queue),)))
 
 
 def _only(lanes: Topology, names: set[str]) -> Topology:

@@ -237,10 +237,11 @@ class _Connection(HTTPConnection):
             self._open.close()
 
 
-class _TimedSocket:
+class _TimedSocket(io.RawIOBase):
     """The part of a socket that http.client uses."""
 
     def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
+        super().__init__()
         self._sock, self._deadline = sock, deadline
 
     def sendall(self, data: bytes) -> None:
@@ -248,16 +249,7 @@ class _TimedSocket:
         self._sock.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_TimedReader(self._sock, self._deadline))
-
-    def close(self) -> None:
-        """Do nothing: the response may still read."""
-
-
-class _TimedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
-        super().__init__()
-        self._sock, self._deadline = sock, deadline
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         return True
@@ -265,3 +257,6 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(self._deadline.left())
         return self._sock.recv_into(buffer)
+
+    def close(self) -> None:
+        """Do nothing: the response may still read."""

@@ -74,7 +74,8 @@ def states(  # noqa: PLR0913 - the queues by role, and the sources
     for (role, name), kind in roles.items():
         oldest_ms = next_ms = None
         if role == "work":
-            oldest_ms = _seconds_as_ms(api_counts.get(name, {}).get("head_message_timestamp"))
+            at = api_counts.get(name, {}).get("head_message_timestamp")
+            oldest_ms = None if at is None else at * 1000
         elif kind is not None and name in found and _is_cheap(found[name], kind, by_lane.get(name)):
             with suppress(QueueBusy, Forbidden):
                 oldest_ms, next_ms = _first(connection, name, kind, by_lane.get(name))
@@ -150,7 +151,3 @@ def _from_api(facts: dict[str, Any], role: Role) -> dict[str, Any]:
         "in_per_second": rates.get("publish_details", {}).get("rate", 0.0),
         "out_per_second": rates.get("deliver_get_details", {}).get("rate", 0.0) if role == "work" else None,
     }
-
-
-def _seconds_as_ms(value: Any) -> int | None:
-    return value * 1000 if isinstance(value, int) else None

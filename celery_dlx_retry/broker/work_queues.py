@@ -153,9 +153,7 @@ def declare_if_missing(connection: Connection, queue: Queue) -> None:
 def declared_kind(queue: Queue) -> QueueType | None:
     """Return the type that the arguments of a queue name; None if they leave it to the broker."""
     named = (queue.queue_arguments or {}).get("x-queue-type")
-    if named is None:
-        return None
-    return "quorum" if named == "quorum" else "classic"
+    return None if named is None else "quorum" if named == "quorum" else "classic"
 
 
 def found_kind(connection: Connection, queue: Queue) -> QueueType | None:

@@ -35,9 +35,9 @@ def to_line(letter: DeadMessage) -> str:
             "queue": letter.queue,
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
-            "properties": {key: _packed(value) for key, value in message.properties.items() if key not in OWN_FIELDS},
-            "headers": _packed(dict(message.headers)),
-            "body": _packed(_text_or_bytes(message.body)),
+            "properties": {key: shown(value) for key, value in message.properties.items() if key not in OWN_FIELDS},
+            "headers": shown(dict(message.headers)),
+            "body": shown(_text_or_bytes(message.body)),
         }
     )
 
@@ -67,11 +67,6 @@ def from_line(line: str | bytes, *, number: int) -> tuple[str, Message]:
     return queue, message
 
 
-def shown(value: Any) -> Any:
-    """Return the value of a header for ``--json`` and for people."""
-    return _packed(value)
-
-
 def _text_or_bytes(body: bytes | str) -> bytes | str:
     if isinstance(body, str):
         return body
@@ -81,7 +76,8 @@ def _text_or_bytes(body: bytes | str) -> bytes | str:
         return body
 
 
-def _packed(value: Any) -> Any:  # noqa: PLR0911 - one line per type
+def shown(value: Any) -> Any:  # noqa: PLR0911 - one line per type
+    """Return the value of a header as JSON: for an export, for ``--json`` and for people."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"$bytes": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, datetime):
@@ -93,10 +89,10 @@ def _packed(value: Any) -> Any:  # noqa: PLR0911 - one line per type
         return {"$float": repr(value)}
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)).startswith("$")):
-            return {key: _packed(item) for key, item in value.items()}
-        return {"$table": [[_packed(key), _packed(item)] for key, item in value.items()]}
+            return {key: shown(item) for key, item in value.items()}
+        return {"$table": [[shown(key), shown(item)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        return [_packed(item) for item in value]
+        return [shown(item) for item in value]
     return value
 
 

@@ -190,11 +190,6 @@ class Canaries:
         if stores_no_result(self._app, letter):
             self.mute.add(task_id)
 
-    @property
-    def ids(self) -> frozenset[str]:
-        """Return their task ids."""
-        return frozenset(self.outcomes)
-
     def wait(self, connection: Connection, *, seconds: float, monitor: Monitor) -> Counter[str]:
         """Wait until all outcomes are known, the time is up or the caller cancels; return outcome -> count."""
         deadline = time.monotonic() + seconds

@@ -58,7 +58,10 @@ def set_arguments(app: Any, letter: DeadMessage, changes: Mapping[str, Any]) -> 
     """
     payload = payload_of(letter.message)
     args, kwargs = list(payload.args), dict(payload.kwargs)
-    positions = _positions(app, letter)
+    signature = _signature(app, letter)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = enumerate(signature.parameters.values() if signature else ())
+    positions = {one.name: number for number, one in parameters if one.kind in by_position}
     for name, value in changes.items():
         position = int(name[:9]) if name.isdecimal() else positions.get(name)
         if position is not None and name not in kwargs and position < len(args):
@@ -123,22 +126,17 @@ def run_edit(app: Any, plan: EditPlan, *, operator: str = "", monitor: Monitor =
 
 def check_arguments(app: Any, letter: DeadMessage, payload: Payload) -> None:
     """Raise ArgumentsDoNotFit if the signature of the task does not take these arguments, or is not known."""
-    name = letter.record.task
-    task = app.tasks.get(name)
-    if task is None:
+    name, signature = letter.record.task, _signature(app, letter)
+    if signature is None:
         problem = "this app does not know the task, so they cannot be checked; --no-check writes them unchecked"
         raise ArgumentsDoNotFit(task=name, problem=problem)
     try:
-        inspect.signature(task.run).bind(*payload.args, **payload.kwargs)
+        signature.bind(*payload.args, **payload.kwargs)
     except TypeError as exc:
         raise ArgumentsDoNotFit(task=name, problem=str(exc)) from exc
 
 
-def _positions(app: Any, letter: DeadMessage) -> dict[str, int]:
-    """Return the position of each argument by its name; empty for a task that is not registered here."""
+def _signature(app: Any, letter: DeadMessage) -> inspect.Signature | None:
+    """Return the signature of the letter's task; None if the task is not registered here."""
     task = app.tasks.get(letter.record.task)
-    if task is None:
-        return {}
-    parameters = inspect.signature(task.run).parameters.values()
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return {one.name: number for number, one in enumerate(parameters) if one.kind in by_position}
+    return None if task is None else inspect.signature(task.run)

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 # replay gives back what it holds after this time, and reads the queues again.
 _PASS_SECONDS = 600.0
 
-#: What a replay does besides running tasks again: the keys of ``effects``.
-EFFECTS = ("chord", "callbacks", "errbacks", "chain", "unknown links", "unreadable headers", "result")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
@@ -62,7 +59,8 @@ class ReplayPlan:
     kept: int
     #: Destinations that the app does not know.
     unknown_queues: frozenset[str]
-    #: One of EFFECTS -> number of letters.
+    #: What a replay does besides running tasks again -> number of letters: "chord", "callbacks", "errbacks", "chain",
+    #: "unknown links", "unreadable headers", "result".
     effects: Mapping[str, int]
     missing_ids: tuple[str, ...]
     absent_groups: tuple[str, ...]
@@ -79,7 +77,7 @@ class ReplayResult:
 
     replayed: int
     kept: int
-    #: One of EFFECTS -> number of letters.
+    #: As in ReplayPlan.
     effects: Mapping[str, int]
     #: Why the letters behind the canaries were not replayed; None if they were.
     stopped: CanaryStop | None
@@ -214,15 +212,15 @@ class Replay:
         count = 0
         for letter in self._letters:  # to the end, so that the letters keep their order
             count += 1
-            if letter.record.task_id and len(canaries.ids) < test.count:
+            if letter.record.task_id and len(canaries.outcomes) < test.count:
                 with suppress(NoDestination):
                     canaries.add(letter)
-        size = len(canaries.ids)
+        size = len(canaries.outcomes)
         if count and not size:
             return CanaryStop(reason="no canary")
         if not test.silence_is_success and not test.passes(len(canaries.mute), size):
             return CanaryStop(reason="no results", canaries=size, mute=len(canaries.mute))
-        self._replay(only_ids=canaries.ids)
+        self._replay(only_ids=frozenset(canaries.outcomes))
         if not self._replayed:
             return CanaryStop(reason="none replayed", canaries=size) if count else None
         outcomes = canaries.wait(self._letters.connection, seconds=test.wait_seconds, monitor=self._monitor)
@@ -257,7 +255,7 @@ class Replay:
                 queue,
                 names=context.names,
                 publisher=context.publisher,
-                wanted=lambda letter: self._is_selected(letter) and self._is_planned(letter),
+                wanted=self._is_wanted,
                 may_continue=self._wait_for_turn,
                 destination=self._destination,
                 change=detached if self._detach else None,
@@ -273,17 +271,17 @@ class Replay:
                 break
         return True
 
-    def _is_selected(self, letter: DeadMessage) -> bool:
-        """Return True if the query selects the letter and this replay has not moved it in an earlier pass."""
+    def _is_wanted(self, letter: DeadMessage) -> bool:
+        """Return True if the query selects the letter, no earlier pass has moved it, and the plan has seen it.
+
+        A letter that died after the plan was made is not in the plan.
+        """
         return (
             self._letters.matches(letter)
             and (self._only_ids is None or letter.record.task_id in self._only_ids)
             and _mark(letter, letter.replays) not in self._done_before_pass
+            and (self._planned is None or self._planned.take(letter))
         )
-
-    def _is_planned(self, letter: DeadMessage) -> bool:
-        """Take the letter from the plan; return False if it is not there: it died after the plan was made."""
-        return self._planned is None or self._planned.take(letter)
 
     def _wait_for_turn(self) -> bool:
         """Wait until the rate allows the next move; return False if the operation is cancelled."""

@@ -173,8 +173,9 @@ class SelectedLetters:
 
     def _read(self) -> Generator[DeadMessage, None, None]:
         """Read every letter to the end: a quorum queue puts what was read behind the rest."""
-        total, done = self.total(), 0
-        for queue in self.queues():
+        queues, done = self.queues(), 0
+        total = sum(queues.values())
+        for queue in queues:
             with self.skip_forbidden(queue), broker_iterator(self.app, browse(self.connection, queue)) as letters:
                 for position, letter in enumerate(letters, start=1):
                     if self.monitor.is_cancelled:
@@ -207,23 +208,13 @@ class SelectedLetters:
             self._possible = self._possible or list(dict.fromkeys(self._possible_queues()))
             found: dict[str, int] = {}
             for name in self._possible:
-                count = None
                 with self.skip_forbidden(name):
-                    count = depth(self.connection, name)
-                if name in self._forbidden:
-                    continue
-                if count is not None:
-                    found[name] = count
-                elif self.query.queues:
-                    raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
-            if not found and not self._forbidden:
-                name = self._possible[0]
-                raise Missing(kind="dead-letter queue", name=name, cure="It is made when a worker starts.")
+                    if (count := depth(self.connection, name)) is not None:
+                        found[name] = count
+            absent = [name for name in self._possible if name not in found and name not in self._forbidden]
+            if absent and (self.query.queues or not (found or self._forbidden)):
+                raise Missing(kind="dead-letter queue", name=absent[0], cure="It is made when a worker starts.")
             return found
-
-    def total(self) -> int:
-        """Return how many letters there are to read."""
-        return sum(self.queues().values())
 
     @contextmanager
     def skip_forbidden(self, queue: str) -> Iterator[None]:

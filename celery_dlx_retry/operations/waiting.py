@@ -101,7 +101,9 @@ def list_waiting(
         tasks=tuple(found[:limit]),
         total=total,
         problems=tuple(problems),
-        is_queue_missing=not found and not monitor.is_cancelled and _is_missing(session, queue),
+        # A pattern without a match is not an error.
+        is_queue_missing=not (found or monitor.is_cancelled or set(queue) & set("*?["))
+        and not counts(session.connection, [queue]),
         is_cancelled=monitor.is_cancelled,
     )
 
@@ -221,12 +223,6 @@ def _filled_lanes(session: BrokerSession) -> tuple[list[Lane], int, list[str]]:
         if it.name in depths and depths[it.name].consumers and it.kind == "classic"
     ]
     return filled, sum(depths[lane.name].ready for lane in filled), held
-
-
-def _is_missing(session: BrokerSession, pattern: str) -> bool:
-    """Whether this is the name of a queue that does not exist. A pattern without a match is not an error."""
-    is_name = not set(pattern) & set("*?[")
-    return is_name and not counts(session.connection, [pattern])
 
 
 def _record(task: WaitingTask, queue: WorkQueue, *, by: str) -> DeadRecord:

@@ -31,37 +31,29 @@ def main(owner: int, what: str) -> None:
     """Wait until the owner is gone, then remove."""
     while os.getppid() == owner:
         time.sleep(0.2)  # noqa: TID251 - getppid can only be polled, and this is a process of its own
-    is_removed = _end_sandbox(Path(what)) if Path(what).is_absolute() else _end_containers(what)
+    remove_rest = _end_sandbox if Path(what).is_absolute() else _end_containers
     for _ in range(50):  # a dying process may still create a file, and the engine may be making a container
-        if is_removed():
+        if remove_rest(what):
             return
         time.sleep(0.1)  # noqa: TID251 - see above
 
 
-def _end_sandbox(folder: Path) -> Any:
+def _end_sandbox(path: str) -> bool:
+    folder = Path(path)
     for pid_file in folder.glob("*.pid"):
         with suppress(ProcessLookupError, ValueError):
             os.killpg(int(pid_file.read_text()), signal.SIGKILL)
-
-    def is_removed() -> bool:
-        shutil.rmtree(folder, ignore_errors=True)
-        return not folder.exists()
-
-    return is_removed
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
-def _end_containers(mark: str) -> Any:
+def _end_containers(mark: str) -> bool:
     from docker.errors import APIError  # noqa: PLC0415 - slow, and hardly ever needed
     from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - slow, and hardly ever needed
 
-    engine = DockerClient().client
-
-    def is_removed() -> bool:
-        with suppress(APIError):
-            remove(engine, mark)
-        return False  # the engine may make another one
-
-    return is_removed
+    with suppress(APIError):
+        remove(DockerClient().client, mark)
+    return False  # the engine may make another one
 
 
 def remove(engine: Any, mark: str) -> bool:

@@ -24,7 +24,6 @@ from celery_dlx_retry.testing.worker_process import running_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_dlx_retry.broker.connection import BrokerAddress
     from celery_dlx_retry.testing.records import Record
 
 
@@ -60,18 +59,13 @@ def known_brokers() -> list[str]:
 def _problem(connection: Connection, urls: list[str]) -> WrongBroker | None:
     if connection.transport_cls in _LOCAL:
         return None
-    known = [address for url in urls for address in _addresses(url)]
+    known = [address for url in urls for address in addresses(Connection(url))]
     if known and set(addresses(connection)) <= set(known):
         return None
     others = " or ".join(dict.fromkeys(map(str, known)))
     return WrongBroker(
         broker=shown(connection), known=f"this test's broker is {others}" if others else "this test has no broker"
     )
-
-
-def _addresses(url: str) -> list[BrokerAddress]:
-    with Connection(url) as connection:
-        return addresses(connection)
 
 
 @contextmanager

@@ -69,29 +69,16 @@ def bindings(answer: Any) -> set[BindingSpec]:
 def policies(answer: Any) -> tuple[dict[str, Any], ...]:
     """Return the policies, or operator policies, of a virtual host."""
     return tuple(
-        {
-            "name": _column(it, "name", _is_name),
-            "pattern": _column(it, "pattern", _is_text),
-            "apply-to": _column(it, "apply-to", _is_name),
-            "priority": _column(it, "priority", _is_integer),
-            "definition": _arguments(it, "definition"),
-        }
+        {key: _column(it, key, is_right) for key, is_right in _POLICY.items()}
+        | {"definition": _arguments(it, "definition")}
         for it in _rows(answer)
     )
 
 
 def _queue(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    facts: dict[str, Any] = {"arguments": _arguments(row)}
-    checks: dict[str, Callable[[Any], bool]] = {
-        "type": _is_name,
-        "durable": lambda it: isinstance(it, bool),
-        "consumers": _is_count,
-        "messages": _is_count,
-        "messages_unacknowledged": _is_count,
-    }
-    for column, is_right in checks.items():
-        if row.get(column) not in _UNKNOWN:
-            facts[column] = _column(row, column, is_right)
+    known = {column: is_right for column, is_right in _QUEUE.items() if row.get(column) not in _UNKNOWN}
+    facts: dict[str, Any] = {column: _column(row, column, is_right) for column, is_right in known.items()}
+    facts["arguments"] = _arguments(row)
     # The sender of a message chooses this time, so a wrong one is not the fault of the server.
     if _is_count(at := row.get("head_message_timestamp")) and at <= LAST_MS // 1000:
         facts["head_message_timestamp"] = at
@@ -181,3 +168,16 @@ def _plain(value: Any) -> str | int | bool:
 
 def _refuse(_constant: str) -> None:
     raise ValueError("NaN and Infinity are not JSON")
+
+
+_QUEUE: dict[str, Callable[[Any], bool]] = {
+    "type": _is_name,
+    "durable": lambda it: isinstance(it, bool),
+    **dict.fromkeys(("consumers", "messages", "messages_unacknowledged"), _is_count),
+}
+_POLICY: dict[str, Callable[[Any], bool]] = {
+    "name": _is_name,
+    "pattern": _is_text,
+    "apply-to": _is_name,
+    "priority": _is_integer,
+}

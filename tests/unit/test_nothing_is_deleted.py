@@ -43,7 +43,7 @@ ALLOWED = {
     ("broker.dead_letters", "replay", "acknowledge"): MOVED,
     ("broker.dead_letters", "rewrite", "acknowledge"): MOVED,
     ("broker.async_publisher", "_use", "basic_ack"): "the name of an event: the broker's confirm",
-    ("broker.paged_reader", "acknowledge_last", "basic_ack"): "what the functions of broker.moves call",
+    ("broker.paged_reader", "acknowledge_last", "basic_ack"): "what the functions of broker.dead_letters call",
     ("broker.orphans", "return_orphans", "acknowledge"): MOVED,
     ("broker.waiting", "take", "acknowledge"): MOVED + ", or `celery dlx waiting cancel` asks for exactly this",
     ("broker.crash_marks", "forget", "queue_delete"): "crash marks of one message: they hold no task",

@@ -97,13 +97,9 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
         now_ms = time.time_ns() // 1_000_000
         older, newer = options.pop("older_than"), options.pop("newer_than")
         chosen = LetterFilter(
+            **{name: options.pop(name) for name in ("tasks", "reasons", "exceptions", "groups", "unreadable")},
             ids=frozenset(options.pop("task_ids", ())),
-            tasks=options.pop("tasks"),
-            reasons=options.pop("reasons"),
-            exceptions=options.pop("exceptions"),
-            groups=options.pop("groups"),
             text=options.pop("text") or "",
-            unreadable=options.pop("unreadable"),
             died_before_ms=None if older is None else now_ms - older,
             died_after_ms=None if newer is None else now_ms - newer,
         )

@@ -21,9 +21,8 @@ from celery_dlx_retry.cli.output import (
     table,
     time_of,
 )
-from celery_dlx_retry.deadletters.details import details_of
 from celery_dlx_retry.deadletters.filter import LetterFilter
-from celery_dlx_retry.deadletters.letter import DeadMessage, facts_of
+from celery_dlx_retry.deadletters.letter import DeadMessage, details_of, facts_of
 from celery_dlx_retry.operations.select_letters import (
     LetterQuery,
     SelectedLetters,

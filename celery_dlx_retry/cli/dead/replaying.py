@@ -14,7 +14,7 @@ from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, yes_option
 from celery_dlx_retry.operations.canary import CanaryStop, CanaryTest
 from celery_dlx_retry.operations.monitor import CanariesJudged, LetterKept, LetterPlanned, LetterReplayed, Notice
-from celery_dlx_retry.operations.replay import EFFECTS, Replay, ReplayPlan, ReplayResult
+from celery_dlx_retry.operations.replay import Replay, ReplayPlan, ReplayResult
 from celery_dlx_retry.values.amounts import rate_per_second, share
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def replay_dead(  # noqa: PLR0913 - one per option
         if dry_run or not yes:
             with reporter.bar("reading"):
                 plan = replay.plan()
-            if dry_run:
-                output.dry_run_summary(plan)
-            _print_effects(plan.effects)
+            output.plan(plan)
             if dry_run:
                 is_missing = report_missing(task_id=plan.missing_ids, group=plan.absent_groups)
                 ctx.exit(1 if is_missing or plan.kept else 0)
@@ -138,11 +136,13 @@ class _Output:
             counts = _counts(Counter(notice.outcomes.values()))
             self._line({"event": "canary", "outcomes": notice.outcomes}, f"canary: {counts}")
 
-    def dry_run_summary(self, plan: ReplayPlan) -> None:
-        """Print how many letters would be replayed."""
-        kept = f", {plan.kept} would be kept" if plan.kept else ""
-        facts = {"event": "summary", "would_replay": plan.total, "would_keep": plan.kept}
-        self._line(facts, f"{plan.total} would be replayed{kept}")
+    def plan(self, plan: ReplayPlan) -> None:
+        """Print how many letters would be replayed, on a dry run, and what else the replay does."""
+        if self._is_dry_run:
+            kept = f", {plan.kept} would be kept" if plan.kept else ""
+            facts = {"event": "summary", "would_replay": plan.total, "would_keep": plan.kept}
+            self._line(facts, f"{plan.total} would be replayed{kept}")
+        _print_effects(plan.effects)
 
     def summary(self, result: ReplayResult, stopped: str) -> None:
         """Print how many letters were replayed, and why the rest was not."""
@@ -184,9 +184,9 @@ def _question(plan: ReplayPlan) -> str:
 
 
 def _print_effects(effects: Mapping[str, int]) -> None:
-    for name in EFFECTS:
+    for name, sentence in _EFFECTS.items():
         if count := effects.get(name):
-            click.echo(_EFFECTS[name].format(count), err=True)
+            click.echo(sentence.format(count), err=True)
 
 
 def _why_stopped(stop: CanaryStop | None, wait_seconds: float) -> str:

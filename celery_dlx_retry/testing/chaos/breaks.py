@@ -45,42 +45,34 @@ class Broken:
 Break: TypeAlias = Callable[[], Broken]
 
 
-class BreakNode:
+def break_node(broker: RabbitMQ, chance: random.Random, *, ways: Ways) -> Break:
     """``kill -9`` and a clean stop in turn, or one of them, and some time without a broker."""
+    next_kills = kills(ways)
 
-    def __init__(self, broker: RabbitMQ, chance: random.Random, *, ways: Ways) -> None:
-        self._broker, self._chance = broker, chance
-        self._kills = kills(ways)
-
-    def __call__(self) -> Broken:
-        """Do it."""
-        broken = take_down(self._broker, "broker", kill=next(self._kills))
-        outage(self._chance)
-        self._broker.start()
+    def run() -> Broken:
+        broken = take_down(broker, "broker", kill=next(next_kills))
+        outage(chance)
+        broker.start()
         return broken
 
+    return run
 
-class BreakByCommand:
+
+def break_by_command(broker: RabbitMQ, command: str) -> Broken:
     """Whatever the user says restarts his broker; it must answer again afterwards."""
-
-    def __init__(self, broker: RabbitMQ, command: str) -> None:
-        self._broker, self._command = broker, command
-
-    def __call__(self) -> Broken:
-        """Do it."""
-        begin = time.time()
-        try:
-            done = subprocess.run(  # noqa: S603 - the user's own command
-                shlex.split(self._command), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise RestartFailed(command=self._command, problem=exc) from exc
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-            raise RestartFailed(command=self._command, problem=said[-1])
-        if not wait_until(self._broker.answers, within=START_SECONDS):
-            raise RestartFailed(command=self._command, problem=f"no answer within {START_SECONDS:.0f} s")
-        return Broken(what=self._command, at=begin, is_crash=True)  # who knows
+    begin = time.time()
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own command
+            shlex.split(command), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise RestartFailed(command=command, problem=exc) from exc
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        raise RestartFailed(command=command, problem=said[-1])
+    if not wait_until(broker.answers, within=START_SECONDS):
+        raise RestartFailed(command=command, problem=f"no answer within {START_SECONDS:.0f} s")
+    return Broken(what=command, at=begin, is_crash=True)  # who knows
 
 
 def kills(ways: Ways) -> Iterator[bool]:

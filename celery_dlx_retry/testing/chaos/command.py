@@ -8,8 +8,9 @@ import secrets
 import signal
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
 
@@ -19,14 +20,14 @@ from kombu.exceptions import KombuError
 
 from celery_dlx_retry.errors import DLXError, NoBroker
 from celery_dlx_retry.testing.broker import RabbitMQ
-from celery_dlx_retry.testing.chaos.breaks import Break, BreakByCommand, BreakNode, Ways
+from celery_dlx_retry.testing.chaos.breaks import Break, Ways, break_by_command, break_node
 from celery_dlx_retry.testing.chaos.report import Report, delete
 from celery_dlx_retry.testing.chaos.run import Plan, Pool, Run
 from celery_dlx_retry.testing.rabbitmq import provide
 from celery_dlx_retry.testing.sandbox import WayFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from celery_dlx_retry.settings import QueueType
 
@@ -71,7 +72,7 @@ class Source:
     """Where a run without ``--broker`` gets its broker, and how the run breaks it."""
 
     start: Callable[[Callable[[str], None]], RabbitMQ]
-    break_with: Callable[..., Break] = BreakNode
+    break_with: Callable[..., Break] = break_node
     #: Of the work queue, unless the user says another one.
     queue_type: QueueType = "classic"
 
@@ -106,7 +107,7 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
             break_broker: Break | None = None
             if restart_command:
-                break_broker = BreakByCommand(broker, restart_command)
+                break_broker = partial(break_by_command, broker, restart_command)
             elif broker.can_restart:
                 chance = random.Random(plan.seed)  # noqa: S311 - chaos is no secret
                 ways = ways or ("clean" if plan.lanes == "classic" else "both")
@@ -163,49 +164,20 @@ class View:
     """Lines of text; ``progress`` is cheap to call often."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._last = 0.0
-        self._status: Any = None
-        self._console = _console(out)
-
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        """While it runs."""
-        if self._console is None:
-            yield
-            return
-        with self._console.status("starting") as self._status:
-            yield
-        self._status = None
+        self._out, self._last = out, 0.0
 
     def progress(self, line: str) -> None:
-        """What is so now; old news are overwritten, or left out."""
-        if self._status is not None:
-            self._status.update(line)
-        elif time.monotonic() - self._last >= LINE_SECONDS:
+        """What is so now; only every few seconds."""
+        if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             self.say(line)
 
     def say(self, line: str) -> None:
         """What happened."""
-        if self._console is not None:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        else:
-            self._out.write(f"{line}\n")
-            self._out.flush()
+        click.echo(line, file=self._out)
 
     def table(self, rows: Mapping[str, object]) -> None:
         """Names and values, aligned."""
         width = max(map(len, rows))
         for name, value in rows.items():
             self.say(f"{name:<{width}}  {value}")
-
-
-def _console(out: TextIO) -> Any:
-    if not out.isatty():
-        return None
-    try:
-        from rich.console import Console  # noqa: PLC0415 - optional
-    except ImportError:
-        return None
-    return Console(file=out)

@@ -117,8 +117,7 @@ class Run:
         self.sender.start()
         for number in range(1, self.plan.workers + 1):
             self._start_worker(f"worker{number}")
-        with self._view.live():
-            self.is_in_time = self._until_settled(begin + self.plan.seconds)
+        self.is_in_time = self._until_settled(begin + self.plan.seconds)
         self.sender.stop()
         self._threads.shutdown()  # the broker is to be up for the count
         self._stop_workers()
