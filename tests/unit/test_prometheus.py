@@ -83,7 +83,7 @@ def test_names_of_replayed_letters_and_queues_are_bounded_too(metrics, registry)
 
     text = generate_latest(registry).decode()
     assert text.count("celery_dlx_replayed_total{") == MOST_NAMES + 1
-    assert text.count("celery_dlx_purged_total{") == MOST_QUEUES + 1
+    assert text.count("celery_dlx_purged_total{") == MOST_QUEUES  # "orders" of the replays is one of them, and "other" takes the rest
 
 
 def test_a_value_that_cannot_be_encoded_does_not_break_the_scrape(metrics, registry):
@@ -107,8 +107,8 @@ def test_each_event_is_counted(metrics, registry):
     metrics(events.Edited(task="shop.charge", task_id="7", dead_letter_queue="orders.dead"))
     metrics(events.BreakerChanged(task="shop.charge", state="open", interval_ms=1, per_interval=1))
 
-    def value(name, **labels):
-        return registry.get_sample_value(f"celery_dlx_{name}", labels)
+    def value(metric, /, **labels):
+        return registry.get_sample_value(f"celery_dlx_{metric}", labels)
 
     task = {"name": "shop.charge", "queue_name": "orders"}
     assert value("retries_total", **task, exception="none", way="grid") == 1

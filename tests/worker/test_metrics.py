@@ -98,6 +98,16 @@ def test_parked_messages_are_counted(project, port, pool):
     assert total(samples, "parked_total", queue_name=project.queue) >= HELD - 2
 
 
+def test_given_back_deliveries_are_counted_with_their_cause(project, port, policy):
+    project.conf["dlx_queue_type"] = "classic"
+    policy(f"^{project.names.dead_letters(project.queue)}$", '{"max-length": 0, "overflow": "reject-publish"}')
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics"):
+        project.app.send_task("metrics.rejected")
+        eventually(lambda: total(scraped(port), "given_back_total", name="metrics.rejected", cause="Nacked") >= 2)
+
+        assert total(scraped(port), "dead_letters_total") == 0
+
+
 def test_exception_classes_texts_and_ids_make_no_unbounded_series(project, port):
     with project.worker("--dlx-metrics-port", str(port), module="project_metrics"):
         for number in range(300):
