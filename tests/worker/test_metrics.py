@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -18,12 +20,21 @@ __all__ = ["prometheus", "prometheus_program"]
 POOLS = ["prefork", "solo", "threads", "gevent"]
 UNKNOWN = 5
 HELD = 4
+PAGE = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+QUERIES = re.search(r"### What to ask\n\n```text\n(.*?)```", PAGE, re.DOTALL)[1].split("\n\n")
 
 
 @pytest.fixture
 def port():
     (port,) = free_ports(1)
     return port
+
+
+@pytest.fixture
+def policy(broker, prefix):
+    """Set a policy on queues of this test, and take it off again."""
+    yield lambda pattern, definition: broker.ctl("set_policy", prefix, pattern, definition, "--apply-to", "queues")
+    broker.ctl("clear_policy", prefix)
 
 
 def scraped(port):
@@ -178,6 +189,8 @@ def test_a_real_prometheus_scrapes_the_worker_and_answers_queries(project, port,
         assert server.value('sum(celery_dlx_dead_letters_total{name="unknown"})') == UNKNOWN
         late = "histogram_quantile(0.99, sum by (le) (celery_dlx_return_lateness_seconds_bucket))"
         assert 0 <= server.value(late) <= 600
+        for query in QUERIES:
+            server.query(query)  # raises if Prometheus does not understand it
         assert server.value(f'up{{instance="{target}"}}') == 1
 
 
