@@ -213,7 +213,7 @@ def subscribe(subscriber: Subscriber, *, in_main: bool = False, needs_returns: b
     """Call the subscriber for every event in this process, and in processes that it forks later.
 
     With ``in_main`` the main process of a prefork worker calls it also for the events of its pool processes, and the
-    pool processes do not call it. A subscriber without ``needs_returns`` gets ``Returned`` only if another subscriber needs it.
+    pool processes do not call it. Without ``needs_returns`` a subscriber gets ``Returned`` only if another needs it.
     """
     # One tuple for the process, replaced as a whole, so that emit() needs no lock.
     global _subscribers, _in_main, _without_returns  # noqa: PLW0603

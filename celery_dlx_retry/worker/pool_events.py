@@ -67,9 +67,7 @@ class _Sender:
 
     def __call__(self, event: Event, /) -> None:
         try:
-            content = pickle.dumps(_short(event))
-            if len(content) + _LENGTH.size > _MOST_BYTES and isinstance(event, GivenBack):
-                content = pickle.dumps(replace(event, problem=_bare(event.problem)))
+            content = pickle.dumps(_packed(event))
             if len(content) + _LENGTH.size <= _MOST_BYTES:
                 os.write(self._pipe, _LENGTH.pack(len(content)) + content)
                 return
@@ -85,17 +83,18 @@ class _Sender:
             )
 
 
-def _short(event: Event) -> Event:
-    """Return the event with a short text of its error."""
+def _packed(event: Event) -> tuple[Event, str, str]:
+    """Return the event with a short text of its error; not every problem can be pickled, so its name and text go."""
     if isinstance(event, (RetryScheduled, DeadLettered)) and len(event.error) > _TEXT:
-        return replace(event, error=event.error[:_TEXT])
-    return event
+        return replace(event, error=event.error[:_TEXT]), "", ""
+    if isinstance(event, GivenBack):
+        return replace(event, problem=Exception()), event.cause, str(event.problem)[:_TEXT]
+    return event, "", ""
 
 
-def _bare(problem: BaseException) -> BaseException:
-    """Return an error of the same class without its content."""
-    kind = type(problem)
-    return kind.__new__(kind)
+def _unpacked(event: Event, cause: str, text: str) -> Event:
+    """Return the event as it was. The class of a problem is a new one with the same name."""
+    return replace(event, problem=type(cause, (Exception,), {})(text)) if isinstance(event, GivenBack) else event
 
 
 def _receive(pipe: BinaryIO) -> None:
@@ -104,7 +103,7 @@ def _receive(pipe: BinaryIO) -> None:
         content = pipe.read(_LENGTH.unpack(head)[0])
         try:
             # From our own pool processes, as the results of tasks are.
-            event = pickle.loads(content)  # noqa: S301
+            event = _unpacked(*pickle.loads(content))  # noqa: S301
         except Exception:
             logger.exception("event of a pool process not read")
         else:

@@ -130,7 +130,10 @@ def test_what_is_public_beneath_the_package_has_the_signature_on_the_page(name):
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
 def test_no_example_imports_an_internal_name(page):
-    public = {"celery_dlx_retry", "celery_dlx_retry.testing", "celery_dlx_retry.errors"}
+    public = {
+        *("celery_dlx_retry", "celery_dlx_retry.testing", "celery_dlx_retry.errors"),
+        *("celery_dlx_retry.events", "celery_dlx_retry.signals", "celery_dlx_retry.contrib.prometheus"),
+    }
     imported = [
         (node.module, alias.name)
         for code in blocks(page)

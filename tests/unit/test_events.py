@@ -22,6 +22,11 @@ DEAD = events.DeadLettered(
 GIVEN_BACK = events.GivenBack(**RUN, **WORKER, problem=Nacked(exchange="x", routing_key="orders"))
 LINES = [
     (RETRY, "INFO", "retry scheduled task=shop.charge id=7 retry=2 delay_ms=5000 queue=orders"),
+    (
+        events.Returned(**RUN, **WORKER, retry=2, delay_ms=5000, late_ms=30),
+        "DEBUG",
+        "returned task=shop.charge id=7 retry=2 late_ms=30 queue=orders",
+    ),
     (DEAD, "WARNING", "dead letter task=shop.charge id=7 reason=exhausted attempts=3 queue=orders"),
     (
         events.Recovered(**RUN, **WORKER, attempts=3, first_failed_at_ms=5),
@@ -140,6 +145,16 @@ def test_a_subscriber_that_raises_is_logged_once_and_the_others_get_the_event(se
     (failed,) = [it for it in records if "subscriber" in it.getMessage()]
     assert "broken" in failed.getMessage()
     assert failed.exc_info[0] is OSError
+
+
+def test_returned_is_needed_only_if_a_subscriber_besides_the_log_is_there(monkeypatch):
+    monkeypatch.setattr(events, "_subscribers", (log_event,))
+    monkeypatch.setattr(events, "_without_returns", (log_event,))
+    assert not events.needs_returns()
+
+    subscribe(print)
+
+    assert events.needs_returns()
 
 
 @pytest.mark.parametrize("event", [event for event, *_ in LINES])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -18,12 +20,21 @@ __all__ = ["prometheus", "prometheus_program"]
 POOLS = ["prefork", "solo", "threads", "gevent"]
 UNKNOWN = 5
 HELD = 4
+PAGE = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+QUERIES = re.search(r"### What to ask\n\n```text\n(.*?)```", PAGE, re.DOTALL)[1].split("\n\n")
 
 
 @pytest.fixture
 def port():
     (port,) = free_ports(1)
     return port
+
+
+@pytest.fixture
+def policy(broker, prefix):
+    """Set a policy on queues of this test, and take it off again."""
+    yield lambda pattern, definition: broker.ctl("set_policy", prefix, pattern, definition, "--apply-to", "queues")
+    broker.ctl("clear_policy", prefix)
 
 
 def scraped(port):
@@ -98,6 +109,16 @@ def test_parked_messages_are_counted(project, port, pool):
     assert total(samples, "parked_total", queue_name=project.queue) >= HELD - 2
 
 
+def test_given_back_deliveries_are_counted_with_their_cause(project, port, policy):
+    project.conf["dlx_queue_type"] = "classic"
+    policy(f"^{project.names.dead_letters(project.queue)}$", '{"max-length": 0, "overflow": "reject-publish"}')
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics"):
+        project.app.send_task("metrics.rejected")
+        eventually(lambda: total(scraped(port), "given_back_total", name="metrics.rejected", cause="Nacked") >= 2)
+
+        assert total(scraped(port), "dead_letters_total") == 0
+
+
 def test_exception_classes_texts_and_ids_make_no_unbounded_series(project, port):
     with project.worker("--dlx-metrics-port", str(port), module="project_metrics"):
         for number in range(300):
@@ -168,6 +189,8 @@ def test_a_real_prometheus_scrapes_the_worker_and_answers_queries(project, port,
         assert server.value('sum(celery_dlx_dead_letters_total{name="unknown"})') == UNKNOWN
         late = "histogram_quantile(0.99, sum by (le) (celery_dlx_return_lateness_seconds_bucket))"
         assert 0 <= server.value(late) <= 600
+        for query in QUERIES:
+            server.query(query)  # raises if Prometheus does not understand it
         assert server.value(f'up{{instance="{target}"}}') == 1
 
 
