@@ -47,16 +47,20 @@ class CommandLine:
 
     def start(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """As a process, for signals."""
-        command = celery_command(self._module, "dlx", *words)
-        environment = {**self._project.environment(), **self._management, "COLUMNS": "160", "TERM": "xterm"}
         return subprocess.Popen(
-            command,
-            env=environment,
+            self.command(*words),
+            env=self.environment(),
             text=True,
             stdout=stdout,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
         )
+
+    def command(self, *words: str) -> list[str]:
+        return celery_command(self._module, "dlx", *words)
+
+    def environment(self) -> dict[str, str]:
+        return {**self._project.environment(), **self._management, "COLUMNS": "160", "TERM": "xterm"}
 
     def _app(self) -> str:
         """The project as a module of its own: it reads its configuration when it is loaded."""
