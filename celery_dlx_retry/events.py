@@ -70,6 +70,8 @@ class DeadLettered:
     reason: str
     #: How often the task ran, or was about to run.
     attempts: int
+    #: The group of ``celery dlx dead groups`` that the letter belongs to.
+    group: str
     error_type: str
     error: str
     worker: str

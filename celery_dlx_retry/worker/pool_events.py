@@ -6,7 +6,6 @@ are short enough. A pool process never waits for the pipe: metrics must not hold
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import select
@@ -14,6 +13,8 @@ import struct
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
+
+from celery.utils.log import get_logger
 
 from celery_dlx_retry.events import (
     DeadLettered,
@@ -24,11 +25,12 @@ from celery_dlx_retry.events import (
     subscribers_in_main,
     unsubscribe,
 )
+from celery_dlx_retry.values.escaping import escaped
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
 
-logger = logging.getLogger(__name__)
+logger = escaped(get_logger(__name__))
 
 #: POSIX guarantees 512 bytes at least; Linux has 4096.
 _MOST_BYTES = select.PIPE_BUF

@@ -124,7 +124,7 @@ def test_every_way_is_a_test_and_has_lines():
 def test_no_shell_line_hides_in_a_block_of_another_name():
     found = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 
-    assert found <= {"python", "sh", "console", "text", "diff"}
+    assert found <= {"python", "sh", "console", "text", "diff", "promql"}
 
 
 def test_every_transcript_is_of_a_page_whose_sessions_are_compared():

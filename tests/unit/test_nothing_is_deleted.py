@@ -50,6 +50,7 @@ ALLOWED = {
     ("broker.crash_marks", "marks_of", "x-expires"): "crash marks of one message: they hold no task",
     ("broker.permission_probe", "forbidden", "queue_delete"): "asks for a random name that does not exist",
     ("broker.permission_probe", "forbidden", "queue_unbind"): "asks for a random key that is not bound",
+    ("operations.diagnose", "diagnose_quietly", "x-expires"): "asks which lanes expire; a look at one keeps it alive",
     ("topology.objects", "lane", "x-expires"): "classic lanes, with dlx_lane_expires, declared again before each use",
     ("topology.objects", "lane", "auto_delete"): "the exchange of such a lane; an exchange holds no message",
     ("testing.chaos.report", "delete", "queue_delete"): "a chaos run removes what it made itself",
