@@ -130,6 +130,7 @@ def test_no_shell_line_hides_in_a_block_of_another_name():
 def test_every_transcript_is_of_a_page_whose_sessions_are_compared():
     compared = {
         "tour.md": r"celery -A example_project\.shop dlx dead list$",
+        "monitoring.md": "promtool check rules alerts.yml$",
         "dead-letters.md": r"celery -A example_project\.shop dlx dead ",
         **dict.fromkeys(("commands.md", "doctor.md", "brokers.md"), "celery -A shop dlx "),
     }

@@ -43,7 +43,7 @@ def run(event, *, setup="", check=""):
 
 def test_all_events_of_all_processes_arrive_and_long_texts_are_cut():
     event = (
-        "events.DeadLettered(task='t', task_id=str(round), queue='q', reason='failed', attempts=1, "
+        "events.DeadLettered(task='t', task_id=str(round), queue='q', reason='failed', attempts=1, group='3d666e04', "
         "error_type='E', error='x' * 100_000, worker='w')"
     )
 

@@ -35,7 +35,7 @@ def labels_in_code(metrics):
 
 
 def dead(**facts):
-    base = {"reason": "failed", "attempts": 1, "error_type": "ValueError", "error": "text"}
+    base = {"reason": "failed", "attempts": 1, "group": "3d666e04", "error_type": "ValueError", "error": "text"}
     return events.DeadLettered(**{**RUN, **WORKER, **base, **facts})
 
 
