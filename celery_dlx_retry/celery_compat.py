@@ -95,8 +95,7 @@ def wrap_receive(transport: Any, wrap: Callable[[Callable[[int], bytes]], Callab
 def encode_properties(message: Any) -> None:
     """Encode the properties and headers of a py-amqp message now, and not in the middle of its publish."""
     if encode := getattr(message, "_serialize_properties", None):
-        octets = encode()
-        message._serialize_properties = lambda: octets  # noqa: SLF001
+        message._serialize_properties = functools.partial(bytes, encode())  # noqa: SLF001
 
 
 class HookedProducer(Producer):

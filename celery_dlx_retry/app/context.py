@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.app import (
-    event_log,  # noqa: F401 - it subscribes
-    short_waits,
-)
+from celery_dlx_retry.app import event_log  # noqa: F401 - it subscribes
 from celery_dlx_retry.app.configuration import configured
 from celery_dlx_retry.app.failure_pause import FailurePauses, Pace, place_of
 from celery_dlx_retry.app.known_delays import announced_delays, validate_delays
-from celery_dlx_retry.app.known_lanes import Lanes
+from celery_dlx_retry.app.known_lanes import Lanes, waits_are_short
 from celery_dlx_retry.app.task_options import check_urls, choose_again, has_amqp, warn_elsewhere
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.lanes import MAKE_SECONDS, LaneRenewal, make_lanes, make_missing_lanes
@@ -267,7 +264,7 @@ class AppContext:
             ladder=self.ladder,
         )
         choice = choose_for(delay_ms)
-        is_short = wish is WaitKind.RETRY and short_waits.are_on()
+        is_short = wish is WaitKind.RETRY and waits_are_short()
         if is_short:
             choice = choose_for(0)
         if isinstance(choice, LaneRoute):

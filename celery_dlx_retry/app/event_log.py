@@ -25,12 +25,12 @@ from celery_dlx_retry.events import (
     Returned,
     subscribe,
 )
-from celery_dlx_retry.values.escaping import escaped, printable
+from celery_dlx_retry.values.escaping import printable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
 
-logger = escaped(get_logger("celery_dlx_retry.events"))
+logger = get_logger("celery_dlx_retry.events")
 
 #: Level, sentence, and the attributes that it names.
 _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
@@ -99,10 +99,12 @@ def log_event(event: Event) -> None:
     if not logger.isEnabledFor(level):
         return
     problem = event.problem if isinstance(event, GivenBack) else None
-    values = [getattr(event, name) for name in names]
-    logger.log(
-        level, sentence, *values, exc_info=None if isinstance(problem, _FORESEEN) else problem, extra=extra_of(event)
-    )
+    values = tuple(getattr(event, name) for name in names)
+    line = sentence % values
+    if not line.isprintable():
+        sentence, values = "%s", (printable(line),)
+    traceback = None if isinstance(problem, _FORESEEN) else problem
+    logger.log(level, sentence, *values, exc_info=traceback, extra=extra_of(event))
 
 
 def extra_of(event: Event) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from celery_dlx_retry.app import short_waits
 from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
 from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LaneCreation, make_lanes
 from celery_dlx_retry.errors import LanesBusy, NoAnswer
@@ -17,7 +17,7 @@ from celery_dlx_retry.topology.specs import Topology
 from celery_dlx_retry.topology.wait_route import LaneRoute, route
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from kombu.connection import Connection
 
@@ -27,6 +27,26 @@ if TYPE_CHECKING:
 
 _SILENT_SECONDS = 300.0
 _MOST_DELAYS = 1_000
+_short_waits = 0
+
+
+@contextmanager
+def short_waits() -> Iterator[None]:
+    """Let every retry of this process wait in the shortest lane; ``celery_dlx_retry.testing`` uses it.
+
+    Its message and events have the decided delay. The rest of the way is the same as in production.
+    """
+    global _short_waits  # noqa: PLW0603 - one mode for all apps of the process
+    _short_waits += 1
+    try:
+        yield
+    finally:
+        _short_waits -= 1
+
+
+def waits_are_short() -> bool:
+    """Return whether this process is in such a block."""
+    return _short_waits > 0
 
 
 class Lanes:
@@ -52,7 +72,7 @@ class Lanes:
         length = self._plain_length(delay_ms)
         if length is None:
             return None
-        if short_waits.are_on():
+        if _short_waits:
             shortest = self._plain_length(0)
             return None if shortest is None else replace(self._way(queue, shortest), length_ms=delay_ms)
         return self._way(queue, self.answering_ms(queue, length))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from celery_dlx_retry.broker.connection import BROKER_ERRORS, drop, open_connection
-from celery_dlx_retry.broker.encoding import bytes_of, encoded
+from celery_dlx_retry.broker.frames import bytes_of, encoded
 from celery_dlx_retry.broker.sync_publisher import LONGEST_IDLE_SECONDS, PERSISTENT, PROBE
 from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unpublishable, Unreachable, Unroutable
 

@@ -1,22 +1,19 @@
-"""Open a connection to the broker, check whether it is alive, drop it, and show its address without credentials."""
+"""Open a connection to the broker, drop it, and show its address without credentials."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
-from ssl import SSLWantReadError, SSLWantWriteError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from amqp.exceptions import AccessRefused, AMQPError
+from amqp.exceptions import AMQPError
 from kombu.exceptions import KombuError, SerializationError, SerializerNotInstalled
 from kombu.utils.url import url_to_parts
 
-from celery_dlx_retry.celery_compat import wrap_receive
-from celery_dlx_retry.errors import PublishForbidden, Unreachable
+from celery_dlx_retry.broker.frames import end_reads_at_half_a_frame
+from celery_dlx_retry.errors import Unreachable
 from celery_dlx_retry.values.broker_urls import UNREADABLE, bracketed, is_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from kombu.connection import Connection
 
 
@@ -35,55 +32,9 @@ def open_connection(connection: Connection, *, timeout_ms: int, is_confirmed: bo
         connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0, interval_step=0)
         # Opening a channel and declaring have no timeout (test_a_frozen_broker_holds_nobody_up).
         connection.connection.transport.sock.settimeout(timeout_ms / 1000)
-        _end_reads_at_half_a_frame(connection.connection.transport)
+        end_reads_at_half_a_frame(connection.connection.transport)
     except BROKER_ERRORS as exc:
         raise Unreachable(problem=f"{shown(connection)}: {exc}") from exc
-
-
-def _end_reads_at_half_a_frame(transport: Any) -> None:
-    """Let a read with ``timeout=0`` end when the socket is empty; py-amqp keeps the half frame for the next read.
-
-    Without it py-amqp polls the socket for the other half in a hot loop, and the process does nothing else
-    (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
-    """
-
-    def or_time_out(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
-        def receive_or_time_out(size: int) -> bytes:
-            try:
-                return receive(size)
-            except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
-                raise TimeoutError from exc
-
-        return receive_or_time_out
-
-    wrap_receive(transport, or_time_out)
-
-
-@contextmanager
-def dropped_after_an_error(connection: Connection) -> Iterator[None]:
-    """Drop the connection after any error, and raise errors of the broker as PublishError."""
-    try:
-        yield
-    except BaseException as exc:
-        # After an error the channel may take the late confirm of this message for the one of the next message, and a
-        # time limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
-        drop(connection)
-        if isinstance(exc, AccessRefused):
-            raise PublishForbidden(problem=str(exc)) from exc
-        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, MESSAGE_ERRORS):
-            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
-        raise
-
-
-def is_alive(connection: Connection) -> bool:
-    """Return whether the connection is open: read what the broker has sent since, which may be a close."""
-    try:
-        connection.drain_events(timeout=0)
-    except TimeoutError:
-        return bool(connection.connected)
-    except BROKER_ERRORS:
-        return False
-    return bool(connection.connected)
 
 
 def drop(connection: Connection) -> None:

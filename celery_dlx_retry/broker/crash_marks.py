@@ -17,7 +17,7 @@ from amqp import spec
 from amqp.exceptions import NotFound
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
+from celery_dlx_retry.broker.frames import accept_undecodable_headers
 from celery_dlx_retry.topology.specs import BindingSpec, ExchangeSpec, QueueSpec, Topology
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, InternalError, NotFound, PreconditionFailed
 
-from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
+from celery_dlx_retry.broker.frames import accept_undecodable_headers
 from celery_dlx_retry.broker.paged_reader import give_back
 from celery_dlx_retry.errors import Forbidden, Mismatch, Missing, NoAnswer
 from celery_dlx_retry.topology.drift import Drift, overridden, unbound

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import ResourceError
 
-from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
+from celery_dlx_retry.broker.frames import accept_undecodable_headers
 from celery_dlx_retry.wire.message import Message
 
 if TYPE_CHECKING:

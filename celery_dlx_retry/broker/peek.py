@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import AccessRefused, AMQPError, NotFound
 
-from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
+from celery_dlx_retry.broker.frames import accept_undecodable_headers
 from celery_dlx_retry.broker.paged_reader import Reader, message_of
 from celery_dlx_retry.errors import Forbidden, Missing, QueueBusy
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, ChannelError, MessageNacked, NotFound, PreconditionFailed
+from kombu.compression import compress
 
-from celery_dlx_retry.broker.connection import (
-    BROKER_ERRORS,
-    MESSAGE_ERRORS,
-    drop,
-    dropped_after_an_error,
-    is_alive,
-    open_connection,
-)
-from celery_dlx_retry.broker.encoding import bytes_of, encoded
+from celery_dlx_retry.broker.connection import BROKER_ERRORS, MESSAGE_ERRORS, drop, open_connection
+from celery_dlx_retry.broker.frames import bytes_of, encoded
 from celery_dlx_retry.celery_compat import HookedProducer
 from celery_dlx_retry.errors import (
     HeadersTooLong,
@@ -88,7 +83,7 @@ class Publisher:
     def connection(self) -> Iterator[Connection]:
         """Yield a connection of the pool, for this thread alone."""
         connection = self._acquire()
-        with dropped_after_an_error(connection):
+        with _dropped_after_an_error(connection):
             yield connection
         self._idle.append((connection, time.monotonic()))
 
@@ -118,13 +113,13 @@ class Publisher:
             except IndexError:
                 return self._connected()
             # A firewall may have dropped a connection that was silent for long, without a word to us.
-            if time.monotonic() - since < LONGEST_IDLE_SECONDS and is_alive(connection):
+            if time.monotonic() - since < LONGEST_IDLE_SECONDS and _is_alive(connection):
                 return connection
             drop(connection)
 
     def _connected(self) -> Connection:
         connection = self._connect()
-        with dropped_after_an_error(connection):
+        with _dropped_after_an_error(connection):
             open_connection(connection, timeout_ms=self.confirm_timeout_ms)
             if self._may_probe:
                 self._probe(connection)
@@ -175,75 +170,75 @@ class ConfirmedProducer(HookedProducer):
         #: How many messages the broker has confirmed to this producer.
         self.confirmed = 0
 
-    def publish(
-        self,
-        body: Any,
-        *,
-        exchange: str,
-        routing_key: str,
-        as_found: bool = False,
-        is_copy: bool = False,
-        **options: Any,
-    ) -> None:
-        """Publish and wait for the confirm. If no queue takes the message, ``mend`` and publish again.
+    def publish(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
+        """Publish a message of Celery's, and wait for the confirm. If it has no queue, ``mend`` and publish again."""
+        properties = {name: value for name, value in options.items() if name in _PROPERTIES}
+        headers = self._fitting(without_broker_headers(options.get("headers") or {}), properties, routing_key)
+        # Kombu would publish again after a timeout, and under a memory alarm each copy would arrive in the end. We
+        # declare objects ourselves. A task's ``expires`` stays in its header: in a lane the AMQP property would shorten
+        # the wait.
+        own = {"headers": headers, "delivery_mode": PERSISTENT, "retry": False, "declare": None, "expiration": None}
+        publish = partial(super().publish, body, **{**options, **own, **self._waiting})
+        self._confirmed(publish, exchange=exchange, routing_key=routing_key)
+
+    def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
+        """Publish a message as it is, and wait for the confirm. Kombu takes no part in it.
 
         ``as_found`` keeps the broker's headers: for a dead letter that goes into a dead-letter queue again.
+        """
+        properties = message.kept_properties
+        kind = message.content_type or "application/data"
+        shown = {**properties, "content_type": kind, "content_encoding": message.content_encoding}
+        headers = message.headers if as_found else without_broker_headers(message.headers)
+        headers = self._fitting(headers, shown, routing_key, is_copy=True)
+        body = bytes_of(message)
+        if message.compression is not None:
+            body, headers["compression"] = compress(body, message.compression)
+        priority = properties.pop("priority", None)
+        properties["delivery_mode"] = PERSISTENT
+        content = (body, priority, kind, message.content_encoding or "binary", headers, properties)
+        publish = partial(self.send, content, **self._waiting)
+        self._confirmed(publish, exchange=exchange, routing_key=routing_key)
+
+    @property
+    def _waiting(self) -> dict[str, Any]:
+        """Options to wait for the confirm; without ``mandatory`` an unroutable message is confirmed and dropped."""
+        seconds = self._confirm_timeout_ms / 1000
+        return {"mandatory": True, "confirm_timeout": seconds, "timeout": seconds}
+
+    def _fitting(
+        self, headers: Mapping[str, Any], properties: Mapping[str, Any], routing_key: str, *, is_copy: bool = False
+    ) -> dict[str, Any]:
+        """Return the headers to publish; the ones that matter least are left out if a frame has no room for all.
+
         ``is_copy``: the message came from the broker, so its headers fit a frame without ours.
         """
-        headers = options.get("headers") or {}
-        headers = {**(headers if as_found else without_broker_headers(headers)), **self._way_headers}
-        properties = {name: value for name, value in options.items() if name in _PROPERTIES}
+        fitting = {**headers, **self._way_headers}
         check_properties(properties)
         check_name("its routing key", routing_key)
         room = room_beside(properties)
-        if not has_room(headers, room=room):
-            headers = trimmed(headers, room=room)
-            if not is_copy and not has_room(headers, room=room):
-                raise HeadersTooLong(size=size_of(headers), room=room)
-        options.update(
-            headers=headers,
-            # Without it an unroutable message is confirmed and dropped (test_an_unroutable_publish_raises).
-            mandatory=True,
-            delivery_mode=PERSISTENT,
-            confirm_timeout=self._confirm_timeout_ms / 1000,
-            timeout=self._confirm_timeout_ms / 1000,
-            # Kombu would publish again after a timeout, and under a memory alarm each copy would arrive in the end.
-            retry=False,
-            # We declare objects ourselves. A task's ``expires`` stays in its header: in a lane the AMQP property would
-            # shorten the wait.
-            declare=None,
-            expiration=None,
-        )
+        if not has_room(fitting, room=room):
+            fitting = trimmed(fitting, room=room)
+            if not is_copy and not has_room(fitting, room=room):
+                raise HeadersTooLong(size=size_of(fitting), room=room)
+        return fitting
+
+    def _confirmed(self, publish: Callable[..., object], *, exchange: str, routing_key: str) -> None:
+        address = {"exchange": exchange, "routing_key": routing_key}
         try:
-            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+            self._once(publish, address)
         except Unroutable:
             # The broker said that no queue has it, so a second publish makes no copy.
             if self._mend is None:
                 raise
             self._reconnect()
             self._mend(self.connection)
-            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+            self._once(publish, address)
         self.confirmed += 1
 
-    def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
-        """Publish a message unchanged."""
-        self.publish(
-            bytes_of(message),
-            exchange=exchange,
-            routing_key=routing_key,
-            as_found=as_found,
-            is_copy=True,
-            headers=dict(message.headers),  # Kombu notes the compression in it
-            content_type=message.content_type or "application/data",  # without one Kombu would choose an encoding, too
-            content_encoding=message.content_encoding,
-            compression=message.compression,
-            **message.kept_properties,
-        )
-
-    def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
-        address = {"exchange": exchange, "routing_key": routing_key}
+    def _once(self, publish: Callable[..., object], address: dict[str, str]) -> None:
         try:
-            super().publish(body, exchange=exchange, routing_key=routing_key, **options)
+            publish(**address)
         except MessageNacked as exc:
             raise Nacked(**address) from exc
         except NotFound as exc:
@@ -325,3 +320,30 @@ class MessageCapture(ConfirmedProducer):
 
 def _expect(*_: Any) -> None:
     """Ignore the returned probe: no queue has its routing key."""
+
+
+@contextmanager
+def _dropped_after_an_error(connection: Connection) -> Iterator[None]:
+    """Drop the connection after any error, and raise errors of the broker as PublishError."""
+    try:
+        yield
+    except BaseException as exc:
+        # After an error the channel may take the late confirm of this message for the one of the next message, and a
+        # time limit may have left half a frame in the socket. A connection is cheap; a wrong confirm loses a task.
+        drop(connection)
+        if isinstance(exc, AccessRefused):
+            raise PublishForbidden(problem=str(exc)) from exc
+        if isinstance(exc, BROKER_ERRORS) and not isinstance(exc, MESSAGE_ERRORS):
+            raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
+        raise
+
+
+def _is_alive(connection: Connection) -> bool:
+    """Return whether the connection is open: read what the broker has sent since, which may be a close."""
+    try:
+        connection.drain_events(timeout=0)
+    except TimeoutError:
+        return bool(connection.connected)
+    except BROKER_ERRORS:
+        return False
+    return bool(connection.connected)

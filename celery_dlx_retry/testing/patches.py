@@ -24,7 +24,7 @@ from celery.states import FAILURE, IGNORED, REVOKED, SUCCESS
 
 from celery_dlx_retry.app.clock import delay_ms
 from celery_dlx_retry.app.context import AppContext
-from celery_dlx_retry.app.short_waits import short_waits
+from celery_dlx_retry.app.known_lanes import short_waits
 from celery_dlx_retry.celery_compat import active_apps
 from celery_dlx_retry.events import DeadLettered, RetryScheduled, subscribe, unsubscribe
 from celery_dlx_retry.topology.names import WorkQueue

@@ -23,7 +23,6 @@ from celery_dlx_retry.wire.headers import (
     ROUTING_KEY,
     cut,
     replays_of,
-    starts,
     without_broker_headers,
 )
 from celery_dlx_retry.wire.unreadable import UNREADABLE
@@ -61,30 +60,39 @@ class DeadRecord:
     traceback: str = ""
 
 
+def record_key(name: str) -> str:
+    """Return the name of the header that holds this field of the record."""
+    return _RECORD + _WIRE_NAMES.get(name, name).replace("_", "-")
+
+
+_KEYS = {it.name: record_key(it.name) for it in fields(DeadRecord)}
+_TEXTS = tuple(name for name in _KEYS if name not in {*_NUMBERS, "error", "traceback"})
+
+
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
     """Return the headers of a dead letter: those of the message, and the record, cut so that all fit one frame."""
-    letter = without_record(without_broker_headers(headers))
-    if _is_death_unreadable(letter):
+    letter = without_broker_headers(without_record(headers))
+    if UNREADABLE in letter and _is_death_unreadable(letter):
         # It belongs to an earlier death, as x-death does. From here on the record is ours.
         letter[UNREADABLE] = {name: raw for name, raw in letter[UNREADABLE].items() if name != _DEATHS}
-    for name, value in asdict(record).items():
-        if name in _NUMBERS:
-            letter[record_key(name)] = value
-        elif name not in {"error", "traceback"}:
-            text = str(value)
-            is_short = len(text) <= NAME_BYTES and text.isascii()
-            letter[record_key(name)] = text if is_short else cut(text, NAME_BYTES)
-    letter |= {record_key("error"): "", record_key("traceback"): ""}
+    for name in _TEXTS:
+        text = record.reason.value if name == "reason" else str(getattr(record, name))
+        is_short = len(text) <= NAME_BYTES and text.isascii()
+        letter[_KEYS[name]] = text if is_short else cut(text, NAME_BYTES)
+    for name in _NUMBERS:
+        letter[_KEYS[name]] = getattr(record, name)
+    letter |= {_KEYS["error"]: "", _KEYS["traceback"]: ""}
     room = HEADERS_BYTES - size_of(letter)
-    letter[record_key("error")] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
-    room = HEADERS_BYTES - size_of(letter)
-    letter[record_key("traceback")] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
+    error = letter[_KEYS["error"]] = cut(record.error, max(_LEAST_ERROR_BYTES, min(_ERROR_BYTES, room)))
+    room -= len(error.encode("utf-8", "surrogatepass"))
+    letter[_KEYS["traceback"]] = cut(record.traceback, max(0, min(_TRACEBACK_BYTES, room)))
     return letter
 
 
 def without_record(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers without the record."""
-    return {key: value for key, value in headers.items() if not starts(key, _RECORD)}
+    # Called for every dead letter, so it does not call starts() for each header.
+    return {key: value for key, value in headers.items() if not (isinstance(key, str) and key.startswith(_RECORD))}
 
 
 def original_of(headers: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -108,7 +116,7 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
         return by_broker
     if _is_death_unreadable(headers):
         return None
-    values = {it.name: headers[record_key(it.name)] for it in fields(DeadRecord) if record_key(it.name) in headers}
+    values = {name: headers[key] for name, key in _KEYS.items() if key in headers}
     if values.keys() >= {"reason", "queue"}:  # a full frame has room for these two only
         values = {**_celery_facts(headers, queue=values["queue"]), **values}
     try:
@@ -173,8 +181,3 @@ def _celery_facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
 def _is_sound(record: DeadRecord) -> bool:
     numbers = is_count(record.attempts) and is_time_ms(record.died_at_ms)
     return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
-
-
-def record_key(name: str) -> str:
-    """Return the name of the header that holds this field of the record."""
-    return _RECORD + _WIRE_NAMES.get(name, name).replace("_", "-")

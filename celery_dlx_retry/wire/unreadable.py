@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: A table of names and raw bytes. broker/header_frames.py writes it into a message that py-amqp cannot decode.
+#: A table of names and raw bytes. broker/frames.py writes it into a message that py-amqp cannot decode.
 UNREADABLE = "dlx-unreadable"
 _MOST_NAMES = 5
 

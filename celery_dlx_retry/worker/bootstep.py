@@ -24,7 +24,7 @@ from click import ClickException
 from celery_dlx_retry.app.context import QUICK_MS, context_of
 from celery_dlx_retry.broker.async_publisher import Pipeline
 from celery_dlx_retry.broker.declare import check
-from celery_dlx_retry.broker.header_frames import accept_undecodable_headers
+from celery_dlx_retry.broker.frames import accept_undecodable_headers
 from celery_dlx_retry.broker.orphans import MOST_ORPHANS, count_orphans, return_orphans
 from celery_dlx_retry.broker.work_queues import check_prefix, has_delayed_retry
 from celery_dlx_retry.celery_compat import lacks, wait_for_what_is_given

@@ -16,7 +16,7 @@ from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 from kombu.serialization import dumps, registry
 
-from celery_dlx_retry.broker.encoding import bytes_of
+from celery_dlx_retry.broker.frames import bytes_of
 from celery_dlx_retry.broker.sync_publisher import PERSISTENT
 from celery_dlx_retry.celery_compat import dumps_models
 from celery_dlx_retry.errors import Unpublishable

@@ -13,7 +13,7 @@ from kombu.exceptions import EncodeError, SerializerNotInstalled
 from support import as_user, eventually, shown
 
 from celery_dlx_retry.broker.declare import declare
-from celery_dlx_retry.broker.encoding import encoded
+from celery_dlx_retry.broker.frames import encoded
 from celery_dlx_retry.broker.lanes import make_lanes
 from celery_dlx_retry.errors import Nacked, Unpublishable, Unreachable, Unroutable
 from celery_dlx_retry.settings import Settings

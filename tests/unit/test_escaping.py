@@ -129,10 +129,12 @@ def test_a_value_that_cannot_be_printed_does_not_raise_in_the_caller(logger, mon
 
 def test_every_logger_of_the_package_escapes():
     names = [it.name for it in pkgutil.walk_packages(celery_dlx_retry.__path__, "celery_dlx_retry.")]
-    modules = [importlib.import_module(name) for name in names if "testing" not in name]
+    # The log of events escapes its lines itself: test_no_event_can_forge_a_line_of_the_log.
+    names = [it for it in names if "testing" not in it and not it.endswith(".event_log")]
+    modules = [importlib.import_module(name) for name in names]
     loggers = {module.__name__: vars(module)["logger"] for module in modules if "logger" in vars(module)}
 
-    assert len(loggers) >= 15
+    assert len(loggers) >= 10
     assert [
         name for name, it in loggers.items() if "_Escaping" not in {type(each).__name__ for each in it.filters}
     ] == []

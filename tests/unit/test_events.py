@@ -2,7 +2,7 @@
 
 import logging
 import pickle
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
@@ -193,6 +193,13 @@ def test_fields_of_a_record_cannot_steer_a_terminal():
     hostile = events.Parked(task="a\nb\x1b[2J", task_id="7", queue="q", delay_ms=1, worker="w")
 
     assert extra_of(hostile)["dlx_task"] == "a\\nb\\x1b[2J"
+
+
+def test_no_event_can_forge_a_line_of_the_log(records):
+    log_event(replace(RETRY, task_id="7\nforged", queue="\x1b[2J"))
+
+    (record,) = records
+    assert record.getMessage() == (r"retry scheduled task=shop.charge id=7\nforged retry=2 delay_ms=5000 queue=\x1b[2J")
 
 
 def test_a_problem_that_nobody_foresaw_is_logged_with_its_traceback(records):

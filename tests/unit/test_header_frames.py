@@ -12,7 +12,7 @@ from amqp import Message as RawMessage
 from amqp.serialization import decode_properties_basic
 from support import CORRELATION_ID, UNDECODABLE, raw_nest, raw_properties, raw_text
 
-from celery_dlx_retry.broker.header_frames import MOST_LEVELS, mended, with_readable_address
+from celery_dlx_retry.broker.frames import MOST_LEVELS, mended, with_readable_address
 from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record
@@ -132,7 +132,7 @@ def test_headers_that_are_nested_too_deeply_cannot_be_published():
 
 
 def test_an_ordinary_message_costs_microseconds():
-    from celery_dlx_retry.broker import header_frames as inbound  # noqa: PLC0415
+    from celery_dlx_retry.broker import frames as inbound  # noqa: PLC0415
 
     payload = ordinary_frame()
     guarded = inbound._Guarded(lambda _: None)

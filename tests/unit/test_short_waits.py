@@ -1,7 +1,6 @@
 """In a user's test a retry takes the shortest lane, and says what was decided; the rest is as in production."""
 
-from celery_dlx_retry.app.known_lanes import Lanes
-from celery_dlx_retry.app.short_waits import short_waits
+from celery_dlx_retry.app.known_lanes import Lanes, short_waits
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.topology.names import Names, WorkQueue
 

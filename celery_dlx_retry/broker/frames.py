@@ -1,4 +1,4 @@
-"""Read messages that py-amqp cannot decode.
+"""Messages as frames: encode a message before it is published, and read messages that py-amqp cannot decode.
 
 RabbitMQ passes on every header table that it can parse. py-amqp decodes tables by recursion, times into datetimes and
 texts as UTF-8. One message with headers nested 1,000 levels deep, a time after the year 9999 or a property in Latin-1
@@ -8,21 +8,27 @@ raises an error out of the connection's read: the worker ends, and so does the n
 from __future__ import annotations
 
 import struct
+from ssl import SSLWantReadError, SSLWantWriteError
 from typing import TYPE_CHECKING, Any
 
 from amqp import Connection as AMQPConnection
 from amqp import spec
 from amqp.basic_message import Message as BasicMessage
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AMQPError, FrameSyntaxError
 from amqp.serialization import loads
 
+from celery_dlx_retry.celery_compat import encode_properties, wrap_receive
+from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.wire.header_size import HEADERS_BYTES
+from celery_dlx_retry.wire.headers import COPIES, without_copies
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from kombu.connection import Connection
+
+    from celery_dlx_retry.wire.message import Message
 
 #: Deeper tables and arrays are not decoded. py-amqp encodes with two calls per level, and Python allows 1,000 calls.
 MOST_LEVELS = 200
@@ -44,8 +50,66 @@ _NUMBERS = {flag: 1 if kind == "o" else 8 for flag, _, kind in _FLAGGED if kind 
 _SIZES = {b"V": 0, b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"U": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4, b"D": 5}
 _SIZES |= dict.fromkeys((b"l", b"L", b"d", b"T"), 8)
 _WITH_LENGTH = (b"S", b"x", b"F", b"A")
+# What py-amqp raises for a value that it cannot write.
+_ENCODING_ERRORS = (
+    *(struct.error, FrameSyntaxError, RecursionError, OverflowError),
+    *(AttributeError, LookupError, TypeError, ValueError),
+)
 # What py-amqp's decoder raises. OSError: of a time that the platform does not know.
 _UNDECODABLE = (ValueError, OverflowError, OSError, RecursionError, LookupError, struct.error, AMQPError)
+
+
+def encoded(  # noqa: PLR0913, PLR0917 - the order of Kombu's prepare_message
+    channel: Any,
+    body: bytes | str,
+    priority: Any,
+    content_type: str | None,
+    content_encoding: str | None,
+    headers: Mapping[str, Any],
+    properties: dict[str, Any],
+) -> Any:
+    """Return the message for ``basic_publish``, without CC and BCC. Raise Unpublishable if AMQP cannot carry it.
+
+    No byte is in the socket yet: an error in the middle of a publish would cost the connection.
+    """
+    if not COPIES.isdisjoint(headers):
+        headers = without_copies(headers)
+    try:
+        message = channel.prepare_message(body, priority, content_type, content_encoding, headers, properties)
+        encode_properties(message)
+    except _ENCODING_ERRORS as exc:
+        raise Unpublishable(what="its content", problem=f"raises {type(exc).__name__}") from exc
+    return message
+
+
+def bytes_of(message: Message) -> bytes:
+    """Return the body as on the wire: py-amqp decodes a body with an encoding, and takes an empty one for text."""
+    body = message.body
+    if not isinstance(body, str):
+        return bytes(body or b"")
+    try:
+        return body.encode(message.content_encoding or "utf-8") if body else b""
+    except (LookupError, UnicodeError):
+        return body.encode("utf-8", "surrogatepass")
+
+
+def end_reads_at_half_a_frame(transport: Any) -> None:
+    """Let a read with ``timeout=0`` end when the socket is empty; py-amqp keeps the half frame for the next read.
+
+    Without it py-amqp polls the socket for the other half in a hot loop, and the process does nothing else
+    (test_a_confirm_that_stops_in_the_middle_of_its_frame_does_not_stop_the_event_loop).
+    """
+
+    def or_time_out(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        def receive_or_time_out(size: int) -> bytes:
+            try:
+                return receive(size)
+            except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as exc:
+                raise TimeoutError from exc
+
+        return receive_or_time_out
+
+    wrap_receive(transport, or_time_out)
 
 
 def accept_undecodable_headers(connection: Connection) -> None:
