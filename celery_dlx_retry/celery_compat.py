@@ -223,12 +223,6 @@ class _PastEta(str):
         return False
 
 
-@_uses(f"{_REQUEST}._delivery_info", without="a failed task cannot be settled")
-def set_delivery_info(request: Any, info: dict[str, Any]) -> None:
-    """Set the delivery info of a request, in the worker's main process and in the pool process."""
-    request._delivery_info = request.request_dict["delivery_info"] = info  # noqa: SLF001
-
-
 @_uses(f"{_REQUEST}._context", without="signals get a request that is made from the message")
 def task_context(request: Any) -> Any:
     """Return the task request that Celery gives to signals and hooks in the main process."""

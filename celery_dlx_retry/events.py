@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"{__name__}.subscribers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -39,22 +38,3 @@ def delay_ms(app: Celery, *, countdown: Any, eta: Any) -> int:
     if isinstance(countdown, (int, float)):
         countdown = max(countdown, 0)
     return to_ms(countdown or 0, what="countdown")
-
-
-def eta_header(app: Celery, *, countdown: Any, eta: Any) -> str:
-    """The header that Celery would write."""
-    if countdown:
-        return eta_after(app, countdown)
-    return eta if isinstance(eta, str) else str(eta.isoformat())
-
-
-def eta_after(app: Celery, seconds: float) -> str:
-    """The header that Celery would write for this countdown."""
-    return str(maybe_make_aware(app.now() + timedelta(seconds=seconds), app.timezone).isoformat())
-
-
-def expires_header(app: Celery, expires: Any) -> str:
-    """Return the header that Celery writes for ``expires``."""
-    if isinstance(expires, Real):
-        expires = maybe_make_aware(app.now() + timedelta(seconds=float(expires)), app.timezone)
-    return expires if isinstance(expires, str) else str(expires.isoformat())

@@ -19,7 +19,7 @@ def configured(app: Celery) -> dict[str, Any]:
     keys = [key for key in app.conf if "dlx_" in key.lower() and (is_setting(key) or not callable(app.conf[key]))]
     found = settings_in(keys, namespace=namespace)
     if namespace:
-        # Django tells the name of the module that its settings are from, and only what it has taken from there.
+        # Django has the name of its settings module, and only those settings that it has read from it.
         module = sys.modules.get(str(app.conf.get("SETTINGS_MODULE")))
         insist_on_capitals(vars(module) if module else (), namespace=namespace)
     return {name: app.conf[key] for name, key in found.items()}

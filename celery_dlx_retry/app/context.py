@@ -57,7 +57,7 @@ QUICK_MS = 2_000
 _QUICK_LOCK_SECONDS = 4.0
 _MEND_SECONDS = 10.0
 _SETTLED_BY_FLAGS = (
-    *("settings", "names", "ladder", "publisher", "quick_publisher", "leases"),
+    *("settings", "names", "_dead_exchange", "ladder", "publisher", "quick_publisher", "leases"),
     *("lanes", "exact_lanes", "has_amqp", "is_rabbitmq", "is_sending_plain"),
 )
 
@@ -76,29 +76,31 @@ class AppContext:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._flags: dict[str, Any] = {}
-        self._standing: set[str] = set()
+        #: The work queues to which what waited comes back: this process, or the main process, has seen to it.
+        self.bound_queues: set[str] = set()
         self._trusted: set[str] = set()
         #: How soon a delivery goes back to its queue, by the place that took no retry or dead letter of it.
         self.paces = FailurePauses(first=0.5, longest=_LONGEST_PAUSE_SECONDS)
-        #: The main process tries something that failed only so often: its event loop stands still meanwhile.
+        #: The main process pauses after something that failed and held up its event loop.
         self.quick_pace = Pace(first=1.0, longest=_LONGEST_QUICK_PAUSE_SECONDS)
         self._has_ladder = False
         self._landings: set[str] = set()
         self._mended = -_MEND_SECONDS
-        #: Which life of a worker this is. Name and pid tell not: a container that starts again has both again.
+        #: One start of a worker. Hostname and pid are not unique: a restarted container reuses both.
         self.start_id = ""
         #: The worker's consumer, in its main process.
         self.consumer: Any = None
         #: Retries that come with results go out here, in a main process whose event loop takes the results.
         self.pipeline: Pipeline | None = None
-        self._queues_by_tag: dict[str, WorkQueue] = {}
+        #: The work queues that the worker consumes, by consumer tag.
+        self.queues_by_tag: dict[str, WorkQueue] = {}
 
     def use_flags(self, flags: Mapping[str, Any]) -> None:
         """Let a worker's command line overrule the configuration; before anything else is asked."""
         self._flags = dict(flags)
         for cached in _SETTLED_BY_FLAGS:
             self.__dict__.pop(cached, None)
-        self._standing.clear()
+        self.bound_queues.clear()
         self._landings.clear()
         self._has_ladder = False
 
@@ -116,6 +118,10 @@ class AppContext:
     def names(self) -> Names:
         """The names that they lead to."""
         return Names.of(self.settings)
+
+    @cached_property
+    def _dead_exchange(self) -> str:
+        return self.names.dead()
 
     @cached_property
     def ladder(self) -> Ladder:
@@ -148,7 +154,7 @@ class AppContext:
 
     @cached_property
     def quick_publisher(self) -> Publisher:
-        """The same for the worker's main process, whose event loop stands still as long as a publish takes."""
+        """The same for the worker's main process, whose event loop waits as long as a publish takes."""
         timeout_ms = min(self.settings.confirm_timeout_ms, QUICK_MS)
         return Publisher(self.connect_quickly, confirm_timeout_ms=timeout_ms, probe_at=self.names.lanes())
 
@@ -188,17 +194,17 @@ class AppContext:
         return Lanes(self.settings, self.names, announced=self.exact_lanes)
 
     def queue_of(self, message: Any) -> WorkQueue:
-        """The queue that a delivery came from. AMQP tells the consumer's tag, and only Kombu knows whose it is."""
+        """Return the queue that a delivery came from: Kombu knows the queue of each consumer tag."""
         info = message.delivery_info
         tag = info.get("consumer_tag")
-        if tag not in self._queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
+        if tag not in self.queues_by_tag and self.consumer is not None and self.consumer.task_consumer:
             queues = queues_by_tag(self.consumer.task_consumer)
-            self._queues_by_tag = {it: work_queue(queue) for it, queue in queues.items()}
-        queue = self._queues_by_tag.get(tag)
+            self.queues_by_tag = {it: work_queue(queue) for it, queue in queues.items()}
+        queue = self.queues_by_tag.get(tag)
         return queue or work_queue(self._app.amqp.queues[info.get("routing_key") or ""])
 
     def declare_topology(self, connection: Connection, queues: Iterable[Queue]) -> Topology:
-        """Declare, or check, all that the consumed queues need; returns it."""
+        """Declare, or check, what the consumed queues need, and return it."""
         queues = list(queues)
         lanes = self._announced_lanes(queues)
         self._declare_or_check(connection, self._without_lanes(queues))
@@ -206,7 +212,7 @@ class AppContext:
             make_missing_lanes(connection, self.names, lanes)
         else:
             self._declare_or_check(connection, lanes)
-        self._standing.update(queue.name for queue in queues)
+        self.bound_queues.update(queue.name for queue in queues)
         self.lanes.saw_announced(map(work_queue, queues))
         return self.plan(queues)
 
@@ -216,17 +222,13 @@ class AppContext:
         declare(connection, self._without_lanes(queues, ladder=ladder))
         make_lanes(connection, self.names, self._announced_lanes(queues))
 
-    def is_bound(self, queue: WorkQueue) -> bool:
-        """Whether what waited comes back to this queue: this process has seen to it."""
-        return queue.name in self._standing
-
     def mark_bound(self, queue: WorkQueue) -> None:
         """The main process has: an exclusive queue can be bound over the connection alone that it belongs to."""
-        self._standing.add(queue.name)
+        self.bound_queues.add(queue.name)
         self._trusted.add(queue.name)
 
     def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
-        """All that must stand for a worker that consumes these queues; the ladder only needs to for countdowns."""
+        """Return what a worker needs that consumes these queues; only countdowns need the ladder."""
         queues = list(queues)
         return self._without_lanes(queues, ladder=ladder) | self._announced_lanes(queues)
 
@@ -241,8 +243,8 @@ class AppContext:
         return announced_lanes(self.names, map(work_queue, queues), self.exact_lanes)
 
     def ensure_work_queue(self, queue: Queue) -> WorkQueue:
-        """A queue that somebody asked for and that this worker may not consume: made as Celery would make it."""
-        if self.settings.declare and queue.name not in self._standing:
+        """Return a work queue that this worker may not consume; make it, if it is missing, as Celery would."""
+        if self.settings.declare and queue.name not in self.bound_queues:
             with self.publisher.connection() as connection:
                 declare_if_missing(connection, queue)
         return work_queue(queue)
@@ -313,13 +315,13 @@ class AppContext:
         )
         headers = with_record(with_failure(message.headers, failure), record)
         headers.pop(ORIGINAL, None)  # an operator edits dead letters only, so this one is the sender's
-        letter = message.with_headers(headers)
+        letter = replace(message, headers=headers)
         publisher = self.quick_publisher if quickly else self.publisher
 
         def mend(connection: Connection) -> None:
             declare(connection, self._around(queue))
 
-        exchange = self.names.dead()
+        exchange = self._dead_exchange
         with publisher.producer(mend=mend if self.settings.declare else None) as producer:
             producer.publish_message(letter, exchange=exchange, routing_key=queue.dead_letter_key)
         if self.paces.by_place:
@@ -337,20 +339,20 @@ class AppContext:
             time.sleep(seconds)  # noqa: TID251 - the pace of a delivery that nothing else holds back
 
     def _around(self, queue: WorkQueue) -> Topology:
-        """All that a message of this queue may need besides its lane, as far as it is ours to make."""
+        """Return what a message of this queue may need besides its lane, as far as we make it."""
         needs = shared_objects(self.names) | work_queue_objects(self.names, queue)
         if queue.name not in self._trusted:
             return needs
         return replace(needs, bindings=tuple(it for it in needs.bindings if it.queue != queue.name))
 
     def _ensure(self, queue: WorkQueue, *, ladder: bool, quickly: bool) -> None:
-        """A lane that stands takes any message; without a binding for its queue it would come back as an orphan.
+        """Make what leads back to this queue: without a binding its message would come back as an orphan.
 
         The bootstep binds what the worker consumes, but pool children were forked before it, queues are added to a
-        running worker, and who sends may be no worker at all: so each process looks once per queue, and per ladder.
+        running worker, and a sender may not be a worker. So each process looks once per queue, and per ladder.
         """
         missing = Topology()
-        if queue.name not in self._standing:
+        if queue.name not in self.bound_queues:
             missing = self._around(queue)
         if ladder and not self._has_ladder:
             missing |= rungs(self.names, self.ladder)
@@ -362,7 +364,7 @@ class AppContext:
         self._has_ladder |= ladder
         if ladder:
             self._landings.add(queue.name)
-        self._standing.add(queue.name)
+        self.bound_queues.add(queue.name)
 
     def _lane_expires_ms(self, choice: LaneRoute | LadderRoute) -> int:
         """Announced lanes stay, and so do quorum lanes, and what we may not declare again."""

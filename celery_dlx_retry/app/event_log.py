@@ -25,12 +25,13 @@ from celery_dlx_retry.events import (
     Returned,
     subscribe,
 )
-from celery_dlx_retry.values.escaping import printable
+from celery_dlx_retry.values.escaping import escaped, printable
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
 
 logger = get_logger("celery_dlx_retry.events")
+escaped(logger.getChild("subscribers"))  # events.py logs the errors of subscribers there
 
 #: Level, sentence, and the attributes that it names.
 _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {

@@ -13,7 +13,8 @@ class Pace:
 
     def __init__(self, *, first: float, longest: float) -> None:
         self._first, self._longest = first, longest
-        self._failures, self._not_before = 0, 0.0
+        #: In a row.
+        self.failures, self._not_before = 0, 0.0
 
     def left(self) -> float:
         """Seconds until the next try."""
@@ -21,14 +22,14 @@ class Pace:
 
     def failed(self) -> float:
         """Seconds to wait now."""
-        pause = min(self._longest, self._first * 2.0 ** min(self._failures, 10))
-        self._failures += 1
+        pause = min(self._longest, self._first * 2.0 ** min(self.failures, 10))
+        self.failures += 1
         self._not_before = time.monotonic() + pause
         return pause
 
     def succeeded(self) -> None:
         """The next failure is the first again."""
-        self._failures, self._not_before = 0, 0.0
+        self.failures, self._not_before = 0, 0.0
 
 
 class FailurePauses:

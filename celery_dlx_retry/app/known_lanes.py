@@ -6,7 +6,7 @@ import functools
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.declare import ANSWER_SECONDS, check
 from celery_dlx_retry.broker.lanes import BUSY_SECONDS, LaneCreation, make_lanes
@@ -58,14 +58,10 @@ class Lanes:
         self._plain: dict[tuple[str, int], WaitRoute] = {}
         #: Every retry asks for the length of its lane three times.
         self._plain_length = functools.lru_cache(_MOST_DELAYS)(self._plain_lane_ms)
-        #: By exchange and routing key.
-        self._seen: set[tuple[str, str]] = set()
+        #: The lanes that this process has seen to exist, by exchange and routing key.
+        self.seen: set[tuple[str, str]] = set()
         self._making: dict[str, LaneCreation] = {}
         self._silent: dict[str, float] = {}
-
-    def way(self, length_ms: int) -> Literal["lane", "grid"]:
-        """Return ``lane`` if a task announced this length, else ``grid``."""
-        return "lane" if length_ms in self._announced else "grid"
 
     def plain(self, queue: WorkQueue, delay_ms: int) -> WaitRoute | None:
         """Return the lane of a retry if it has no length limit and does not expire, else None."""
@@ -90,11 +86,6 @@ class Lanes:
         expires = bool(settings.lane_expires_ms) and length not in self._announced
         return None if settings.max_waiting is not None or expires else length
 
-    def place(self, queue: WorkQueue, delay_ms: int) -> str:
-        """Return a name for the plain lane of this delay; empty if there is none."""
-        there = self.plain(queue, delay_ms)
-        return "" if there is None else there.place
-
     def _way(self, queue: WorkQueue, length_ms: int) -> WaitRoute:
         key = queue.name, length_ms
         if key not in self._plain:
@@ -107,20 +98,20 @@ class Lanes:
 
     def knows(self, there: WaitRoute) -> bool:
         """Return whether this process has seen that the lane exists."""
-        return (there.exchange, there.routing_key) in self._seen
+        return (there.exchange, there.routing_key) in self.seen
 
     def saw(self, there: WaitRoute) -> None:
         """Remember that the lane took a message."""
-        self._seen.add((there.exchange, there.routing_key))
+        self.seen.add((there.exchange, there.routing_key))
 
     def saw_announced(self, queues: Iterable[WorkQueue]) -> None:
         """Remember that the announced lanes of these work queues exist."""
         routes = (self._way(queue, length_ms) for queue in queues for length_ms in self._announced)
-        self._seen.update((route.exchange, route.routing_key) for route in routes)
+        self.seen.update((route.exchange, route.routing_key) for route in routes)
 
     def forget(self, there: WaitRoute) -> None:
         """Remember that the lane is gone."""
-        self._seen.discard((there.exchange, there.routing_key))
+        self.seen.discard((there.exchange, there.routing_key))
 
     def make(self, connection: Connection, there: WaitRoute) -> float:
         """Do the next step to make a plain lane; return 0 if it exists now, else the seconds until the next step."""

@@ -1,4 +1,4 @@
-"""What each process has for itself: a forked one starts anew, also with the locks that its parent may have held."""
+"""What each process has for itself: a forked process starts with new locks, whatever its parent holds."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def own(app: Celery, make: Callable[[], T], *key: Any) -> T:
 
 
 def steady_ms() -> int:
-    """Milliseconds of a clock that nobody sets."""
+    """Return the milliseconds of the monotonic clock."""
     return time.monotonic_ns() // 1_000_000

@@ -47,7 +47,7 @@ def routed(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dic
 def destination(app: Celery, options: Mapping[str, Any]) -> Queue | None:
     """The queue that Celery names itself, around every exchange; None if the message goes through an exchange.
 
-    Who else is bound to that, with which key, is more than one app can know: every queue is to have its copy.
+    One app cannot know which other queues are bound to that exchange, and each of them must get its copy.
     """
     queue, exchange, key = options.get("queue"), options.get("exchange"), options.get("routing_key")
     if queue is None and exchange is None:

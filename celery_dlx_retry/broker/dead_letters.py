@@ -22,7 +22,7 @@ from celery_dlx_retry.deadletters.letter import dead_message
 from celery_dlx_retry.errors import Forbidden, LetterError, Missing, Unpublishable, Unroutable
 from celery_dlx_retry.wire.dead_record import for_replay, with_record
 from celery_dlx_retry.wire.header_size import check_properties, room_beside, size_of
-from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.message import KEPT_PROPERTIES, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -175,7 +175,8 @@ def discard(
 
 def check_message(message: Message) -> None:
     """Raise Unpublishable if AMQP cannot carry a message to a queue, or if py-amqp could not read it there."""
-    properties = {**message.kept_properties, "content_type": message.content_type}
+    properties = {key: value for key, value in message.properties.items() if key in KEPT_PROPERTIES}
+    properties["content_type"] = message.content_type
     check_properties({**properties, "content_encoding": message.content_encoding})
     if message.properties.get("reply_to") == _FAST_REPLY:
         raise Unpublishable(what="the property reply_to", problem="is RabbitMQ's name for a consumer of the sender")

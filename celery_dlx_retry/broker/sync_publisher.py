@@ -186,13 +186,13 @@ class ConfirmedProducer(HookedProducer):
 
         ``as_found`` keeps the broker's headers: for a dead letter that goes into a dead-letter queue again.
         """
-        properties = message.kept_properties
+        properties = {name: value for name, value in message.properties.items() if name in KEPT_PROPERTIES}
         kind = message.content_type or "application/data"
         shown = {**properties, "content_type": kind, "content_encoding": message.content_encoding}
         headers = message.headers if as_found else without_broker_headers(message.headers)
         headers = self._fitting(headers, shown, routing_key, is_copy=True)
         body = bytes_of(message)
-        if message.compression is not None:
+        if message.compression:
             body, headers["compression"] = compress(body, message.compression)
         priority = properties.pop("priority", None)
         properties["delivery_mode"] = PERSISTENT

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.errors import Unpublishable, Unroutable
-from celery_dlx_retry.wire.header_numbers import LAST_MS, ms_since_1970, retries_of
-from celery_dlx_retry.wire.headers import history_of, parked_at_ms_of
+from celery_dlx_retry.wire.headers import LAST_MS, history_of, ms_since_1970, parked_at_ms_of, retries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

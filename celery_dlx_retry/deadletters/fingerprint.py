@@ -8,6 +8,8 @@ from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from celery_dlx_retry.events import DeadLettered
+
 if TYPE_CHECKING:
     from celery_dlx_retry.wire.dead_record import DeadRecord
 
@@ -45,3 +47,19 @@ def _frame(traceback: str) -> str:
     # Only the last two parts of the path: the rest differs between hosts and releases.
     path = PurePosixPath(innermost["path"].replace("\\", "/"))
     return f"{'/'.join(path.parts[-2:]).lstrip('/')}:{innermost['function'].strip()}"
+
+
+def dead_lettered(record: DeadRecord, *, confirm_ms: float = 0.0) -> DeadLettered:
+    """Return the event of a message with this record."""
+    return DeadLettered(
+        task=record.task,
+        task_id=record.task_id,
+        queue=record.queue,
+        reason=record.reason.value,
+        attempts=record.attempts,
+        group=fingerprint(record).group,
+        error_type=record.error_type,
+        error=record.error,
+        worker=record.worker,
+        confirm_ms=confirm_ms,
+    )

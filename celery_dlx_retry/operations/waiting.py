@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.peek import PeekedMessage, counts
 from celery_dlx_retry.broker.waiting import WaitingTask, due, take, waiting
-from celery_dlx_retry.deadletters.event import dead_lettered
+from celery_dlx_retry.deadletters.fingerprint import dead_lettered
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
 from celery_dlx_retry.events import emit
 from celery_dlx_retry.operations.connect import broker_errors, broker_iterator

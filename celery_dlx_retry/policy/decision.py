@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -22,16 +23,18 @@ from celery_dlx_retry.policy.policies import (
     PolicyLike,
     Verdict,
     as_policy,
-    matches,
     show,
 )
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.retry_after import hinted_delay_ms
 from celery_dlx_retry.policy.rule_retries import RuleRetry
-from celery_dlx_retry.values.durations import is_count, to_ms
+from celery_dlx_retry.values.durations import to_ms
+from celery_dlx_retry.values.escaping import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+logger = escaped(logging.getLogger(__name__))
 
 __all__ = [
     "DEAD",
@@ -149,13 +152,24 @@ def _applied(policy: Policy, error: BaseException) -> tuple[Policy | Verdict, st
     asked = isinstance(error, RetryIn)
     for position, rule in enumerate(policy.rules):
         # RetryIn asks for a retry explicitly: a catch-all On(Exception, DEAD) does not mean that.
-        if (asked and isinstance(rule.then, Verdict)) or not matches(rule.match, error):
+        if (asked and isinstance(rule.then, Verdict)) or not _matches(rule.match, error):
             continue
         if isinstance(rule.then, Verdict):
             return rule.then, "", ""
         applied, path, name = _applied(rule.then, error)
         return applied, f"{position}.{path}" if path else str(position), name or show(rule.match)
-    return (policy if asked or matches(policy.errors, error) else DEAD), "", ""
+    return (policy if asked or _matches(policy.errors, error) else DEAD), "", ""
+
+
+def _matches(match: Match, error: BaseException) -> bool:
+    """Return whether the error matches. A predicate that raises does not match: its fault must not cost the message."""
+    try:
+        if isinstance(match, (type, tuple)):
+            return isinstance(error, match)
+        return bool(match(error))
+    except Exception:
+        logger.warning("predicate failed match=%r error=%s", match, type(error).__name__, exc_info=True)
+        return False
 
 
 def _retry_of(path: str, *, attempt: int, rule_retries: Mapping[str, int] | None) -> int:
@@ -174,7 +188,7 @@ def _delay_ms(policy: Policy, error: BaseException, *, retry: int, chance: float
     delay_ms = policy.delay_ms(retry, error)
     if delay_ms is None:
         return None
-    if not is_count(delay_ms):  # a user's own subclass
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int) or delay_ms < 0:  # a user's own subclass
         raise InvalidPolicy(what="delay_ms()", value=delay_ms, wanted="whole milliseconds, or None")
     return delay_ms if policy.jitter is None else policy.jitter.apply(delay_ms, chance)
 

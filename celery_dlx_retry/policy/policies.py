@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,9 +17,6 @@ from typing import Any, ClassVar, Final, TypeAlias
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 from celery_dlx_retry.policy.jitter import FullJitter, Jitter, ProportionalJitter
 from celery_dlx_retry.values.durations import Seconds, as_fraction, is_count, is_number, to_ms
-from celery_dlx_retry.values.escaping import escaped
-
-logger = escaped(logging.getLogger(__name__))
 
 MAX_DELAY_MS: Final = 315_360_000_000
 """Ten years. An unlimited backoff grows up to here and no further."""
@@ -248,7 +245,7 @@ class Delays(Policy):
 
     def _asked_ms(self, retry: int) -> int:
         position = min(retry, len(self.delays)) - 1
-        return to_ms(self.delays[position], what="Delays.delays")
+        return _known_ms(self.delays[position], what="Delays.delays")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -324,17 +321,6 @@ class On:
         return f"On({show(self.match)}, {self.then!r})"
 
 
-def matches(match: Match, error: BaseException) -> bool:
-    """Return whether the error matches. A predicate that raises does not match: its fault must not cost the message."""
-    try:
-        if isinstance(match, (type, tuple)):
-            return isinstance(error, match)
-        return bool(match(error))
-    except Exception:
-        logger.warning("predicate failed match=%r error=%s", match, type(error).__name__, exc_info=True)
-        return False
-
-
 _A_MATCH: Final = "an exception class, a tuple of them, or a predicate"
 
 
@@ -343,8 +329,12 @@ def _require(fine: object, owner: object, name: str, wanted: str) -> None:
         raise InvalidPolicy(what=f"{type(owner).__name__}.{name}", value=getattr(owner, name), wanted=wanted)
 
 
+_known_ms = functools.lru_cache(1_000, typed=True)(to_ms)  # 1, 1.0 and True are three durations
+
+
 def _ms(owner: Policy, name: str) -> int:
-    return to_ms(getattr(owner, name), what=f"{type(owner).__name__}.{name}")
+    value, what = getattr(owner, name), f"{type(owner).__name__}.{name}"
+    return _known_ms(value, what=what) if isinstance(value, (int, float, timedelta)) else to_ms(value, what=what)
 
 
 def _limit_ms(owner: Linear | Exponential) -> int:

@@ -28,15 +28,13 @@ from celery_dlx_retry.app.known_lanes import short_waits
 from celery_dlx_retry.celery_compat import active_apps
 from celery_dlx_retry.events import DeadLettered, RetryScheduled, subscribe, unsubscribe
 from celery_dlx_retry.topology.names import WorkQueue
-from celery_dlx_retry.wire.headers import first_failed_at_ms, own_headers
+from celery_dlx_retry.wire.headers import describe, first_failed_at_ms, own_headers
 from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.worker import run as run_module
 from celery_dlx_retry.worker import task as task_module
-from celery_dlx_retry.worker import task_decision as decision
-from celery_dlx_retry.worker.dead_letter import text_of
-from celery_dlx_retry.worker.outcome import Retry as RetryOutcome
-from celery_dlx_retry.worker.patch_detection import is_internal
 from celery_dlx_retry.worker.process_budget import pay_in
-from celery_dlx_retry.worker.run_state import DeliveryInfo, is_ours, run_state_of
+from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState, is_ours, run_state_of
+from celery_dlx_retry.worker.run_state import Retry as RetryOutcome
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ def hooked(file: RecordFile, *, check: Callable[[Celery], None] | None = None) -
             (AppContext, "publish_dead", hooks.publish_dead),
         ):
             stack.enter_context(patch.object(owner, name, wrap(getattr(owner, name))))
-        stack.enter_context(patch.object(decision, "first_failed_at_ms", hooks.first_failed_at_ms))
+        stack.enter_context(patch.object(run_module, "first_failed_at_ms", hooks.first_failed_at_ms))
         stack.enter_context(patch.object(task_module, "make", _now))
         for signal, listener in listeners.items():
             signal.connect(listener, weak=False)
@@ -123,7 +121,7 @@ class _Hooks:
             error = run.error
         countdown, eta = (when, None) if isinstance(when, (int, float)) else (None, when)
         waits_ms = delay_ms(task.app, countdown=countdown, eta=eta)
-        text = text_of(error) if isinstance(error, BaseException) else ""
+        text = describe(error) if isinstance(error, BaseException) else ""
         self._file.add("retried", task.name, request.id, attempt=request.retries + 1, delay_ms=waits_ms, error=text)
 
     def publish_dead(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -165,7 +163,7 @@ class _Hooks:
     def on_prerun(self, task: Any, **_: Any) -> None:
         """Let an eager run decide as a run in a worker does: give it a message, although it comes from no queue."""
         request = task.request
-        if not request.is_eager or not isinstance(task, DLXRetryTask) or is_internal(task.name):
+        if not request.is_eager or not isinstance(task, DLXRetryTask) or task.is_internal:
             return
         message = Message(
             body=b"",
@@ -190,6 +188,7 @@ class _Hooks:
             forwards=False,
             is_watched=True,
         )
+        request.delivery_info.run = RunState()
         if not request.retries:
             pay_in(task)
 
@@ -205,7 +204,7 @@ class _Hooks:
         self._note_end(request.task_name, request.id, 0, REVOKED)
 
     def _note_end(self, task: str, task_id: str, retries: int | None, state: str, error: Any = None) -> None:
-        text = text_of(error) if isinstance(error, BaseException) else ""
+        text = describe(error) if isinstance(error, BaseException) else ""
         self._file.add("ended", task, task_id, attempt=(retries or 0) + 1, reason=state, error=text)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from celery_dlx_retry.topology.specs import BindingSpec
 from celery_dlx_retry.values.queue_names import NAME_BYTES
-from celery_dlx_retry.wire.header_numbers import LAST_MS
+from celery_dlx_retry.wire.headers import LAST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

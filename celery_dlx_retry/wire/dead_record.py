@@ -11,9 +11,10 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES
 from celery_dlx_retry.values.durations import is_count
 from celery_dlx_retry.values.queue_names import NAME_BYTES
-from celery_dlx_retry.wire.header_numbers import bounded_count, is_time_ms, ms_since_1970, retries_of
 from celery_dlx_retry.wire.header_size import HEADERS_BYTES, size_of
 from celery_dlx_retry.wire.headers import (
+    BROKERS,
+    COPIES,
     CRASHES,
     EXCHANGE,
     FIRST_FAILED_AT,
@@ -21,13 +22,19 @@ from celery_dlx_retry.wire.headers import (
     PARKED_AT,
     REPLAYS,
     ROUTING_KEY,
+    bounded_count,
     cut,
+    is_time_ms,
+    ms_since_1970,
     replays_of,
+    retries_of,
     without_broker_headers,
 )
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 _RECORD = "dlx-dead-"
+#: Headers of the broker, and of an earlier death.
+_NOT_KEPT = (*BROKERS, _RECORD)
 # Names on the wire do not change with ours.
 _WIRE_NAMES = {"dead_letter_key": "family"}
 _DEATHS = "x-death"
@@ -71,7 +78,11 @@ _TEXTS = tuple(name for name in _KEYS if name not in {*_NUMBERS, "error", "trace
 
 def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any]:
     """Return the headers of a dead letter: those of the message, and the record, cut so that all fit one frame."""
-    letter = without_broker_headers(without_record(headers))
+    letter = {
+        key: value
+        for key, value in headers.items()
+        if key not in COPIES and not (isinstance(key, str) and key.startswith(_NOT_KEPT))
+    }
     if UNREADABLE in letter and _is_death_unreadable(letter):
         # It belongs to an earlier death, as x-death does. From here on the record is ours.
         letter[UNREADABLE] = {name: raw for name, raw in letter[UNREADABLE].items() if name != _DEATHS}

@@ -1,19 +1,13 @@
-"""Read and write our headers: the history of attempts, and the others."""
+"""Read and write our headers: the history of attempts, and the others. Any sender can write any value there."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from celery_dlx_retry.values.durations import is_count
-from celery_dlx_retry.wire.header_numbers import (
-    LAST_MS,
-    MOST_COUNT,
-    count_of,
-    is_time_ms,
-    time_ms_of,
-)
 from celery_dlx_retry.wire.header_size import HEADERS_BYTES, size_of
 
 if TYPE_CHECKING:
@@ -41,7 +35,15 @@ ORIGINAL = "dlx-original"
 #: looks for exactly these names; py-amqp writes a name of bytes as it is.
 COPIES = frozenset(("CC", "BCC", b"CC", b"BCC"))
 
-_BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
+#: The largest count that is read. AMQP carries it, and the next one, in 64 bits.
+MOST_COUNT = 2**31 - 1
+#: The most retries that a task sees: Celery's ``retry_backoff`` computes ``2 ** retries``, which takes 4 ms here.
+MOST_RETRIES = 1_000_000
+#: The last millisecond of the year 9999, where datetime ends.
+LAST_MS = 253_402_300_799_999
+
+#: How the names of the broker's headers begin, and those of the rungs.
+BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", RUNG)
 _HISTORY_LENGTH = 20
 _ENTRY_BYTES = 200
 _RULE_BYTES = 60
@@ -63,9 +65,19 @@ class Failure:
     rule_retry: int = 0
 
 
+def quotes_arguments(error: BaseException) -> bool:
+    """Return whether it is Celery's error of a task without retries left, or a subclass of it."""
+    return "MaxRetriesExceededError" in [kind.__name__ for kind in type(error).__mro__]
+
+
 def describe(error: BaseException) -> str:
-    """Return ``Type: text`` in one line for a header, also if the error's ``__str__`` raises."""
+    """Return ``Type: text`` in one line for a header, also if the error's ``__str__`` raises.
+
+    Celery's error of a task without retries left quotes the arguments of the task: it has no text here.
+    """
     name = type(error).__name__
+    if quotes_arguments(error):
+        return name
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - user code; the dead letter matters more than its text
@@ -146,6 +158,39 @@ def _mended_rule(rule: list[Any]) -> list[Any]:
         return []
     name, retry = rule
     return [cut(str(name), _RULE_BYTES), _count(retry)]
+
+
+def count_of(headers: Mapping[str, Any], name: str) -> int:
+    """Return a count, at most MOST_COUNT; 0 if the header is missing or invalid."""
+    return bounded_count(headers.get(name))
+
+
+def retries_of(headers: Mapping[str, Any]) -> int:
+    """Return how many retries a message has had, at most MOST_RETRIES."""
+    return min(bounded_count(headers.get("retries")), MOST_RETRIES)
+
+
+def time_ms_of(headers: Mapping[str, Any], name: str) -> int:
+    """Return a time in ms since 1970; 0 if the header is missing, invalid, or after the year 9999."""
+    value = headers.get(name)
+    return value if is_time_ms(value) else 0
+
+
+def bounded_count(value: Any) -> int:
+    """Return the value, at most MOST_COUNT; 0 if it is not a count."""
+    return min(value, MOST_COUNT) if type(value) is int and value > 0 else 0
+
+
+def is_time_ms(value: Any) -> TypeGuard[int]:
+    """Return whether it is a time, or a length of time, that datetime can show."""
+    return is_count(value) and value <= LAST_MS
+
+
+def ms_since_1970(at: datetime) -> int | None:
+    """Return a moment as ms since 1970, also if its time zone is missing; None if it is before 1970 or too late."""
+    # py-amqp gives UTC without a time zone, which Python takes for local time.
+    at_ms = int((at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at).timestamp() * 1000)
+    return at_ms if is_time_ms(at_ms) else None
 
 
 def starts(key: Any, prefixes: str | tuple[str, ...]) -> bool:
@@ -239,7 +284,7 @@ def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in headers.items()
-        if key not in COPIES and not (isinstance(key, str) and key.startswith(_BROKERS))
+        if key not in COPIES and not (isinstance(key, str) and key.startswith(BROKERS))
     }
 
 

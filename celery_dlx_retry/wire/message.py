@@ -29,11 +29,6 @@ class Message:
         """The same message under other headers."""
         return replace(self, headers=headers)
 
-    @property
-    def kept_properties(self) -> dict[str, Any]:
-        """The properties that a copy of the message has."""
-        return {key: value for key, value in self.properties.items() if key in KEPT_PROPERTIES}
-
 
 # What a worker needs to run a task, and its body to be decoded.
 _NEEDED = ("lang", "task", "id", "compression")

@@ -1,4 +1,4 @@
-"""The worker's bootstep: the topology stands before the first task is consumed, at start and after every reconnect."""
+"""The worker's bootstep: declare the topology before the first task is consumed, at start and after a reconnect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.worker.pool_events import bring_pool_events
-from celery_dlx_retry.worker.unprocessable import keep_strays
+from celery_dlx_retry.worker.receive import keep_strays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +200,7 @@ class Topology(StartStopStep):
             logger.warning("orphans not looked through: %s", problem)
 
     def _is_bare(self, connection: Connection) -> bool:
-        # Not by the cluster's name: unless somebody sets it, each node may tell its own.
+        # Not by the cluster's name: each node may have its own name, unless an operator sets one.
         try:
             check(connection, shared_objects(self._context.names))
         except Missing:

@@ -78,9 +78,9 @@ def _directed(
 
 
 class _Teller:
-    """Tells monitors that a task was sent, through a connection of Celery's own.
+    """Sends the event task-sent through a connection of Celery.
 
-    Ours is confirmed and mandatory: an event that nobody listens to would be an error there, and end the connection.
+    Ours is confirmed and mandatory: an event without a listener would be an error there, and end the connection.
     """
 
     def __init__(self, app: Celery, *, queue: str, eta: str | None) -> None:
@@ -93,4 +93,4 @@ class _Teller:
             with self._app.producer_or_acquire() as producer:
                 event_dispatcher(self._app).publish(kind, fields, producer, **options)
         except (OperationalError, OSError) as exc:
-            logger.warning("event not sent: %s is safe, only the word of it was not heard: %s", fields["uuid"], exc)
+            logger.warning("task-sent event failed id=%s (the task itself was published): %s", fields["uuid"], exc)

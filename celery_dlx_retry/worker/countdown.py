@@ -1,27 +1,34 @@
-"""apply_async(countdown=…) and (eta=…): the wait is in the broker, and a worker holds nothing that is not due."""
+"""Publish a call with ``countdown=``, ``eta=`` or ``expires=``.
+
+A countdown or an eta waits in the broker. What has expired is revoked by a worker, and RabbitMQ drops nothing: Celery
+also gives such a message a time to live, and if that ends behind a backlog, RabbitMQ drops the message, no worker says
+REVOKED, and ``result.get()`` waits without end.
+"""
 
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from itertools import islice
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
+from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import fxrange
 
-from celery_dlx_retry.app.clock import delay_ms, due_at, eta_header, is_due
+from celery_dlx_retry.app.clock import delay_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import NoRouter, destination, routed
 from celery_dlx_retry.broker.connection import addresses
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.events import CountdownScheduled, emit
-from celery_dlx_retry.topology.ladder import skipped_rungs
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.headers import COPIES, is_returned_retry, without_broker_headers
+from celery_dlx_retry.wire.headers import COPIES
 from celery_dlx_retry.worker.celery_publish import send
-from celery_dlx_retry.worker.run_state import addressed, as_sent, message_of
+from celery_dlx_retry.worker.retry_message import eta_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +40,7 @@ logger = escaped(get_logger(__name__))
 
 
 def is_appointment(app: Celery, options: Mapping[str, Any]) -> bool:
-    """Whether a call with these options is to wait, and can wait in the broker."""
+    """Return whether a call with these options has a wait, and can wait in the broker."""
     if not (options.get("countdown") or options.get("eta")) or app.conf.task_always_eager:
         return False
     context = context_of(app)
@@ -61,7 +68,7 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
         context.publisher.reach(_pauses(app, options))
         work_queue = context.ensure_work_queue(queue)
         there = context.wait_route(work_queue, delay_ms(app, **when), wish=WaitKind.COUNTDOWN)
-        headers = {**(options.get("headers") or {}), "eta": eta_header(app, **when)}
+        headers = {**(options.get("headers") or {}), "eta": _eta_header(app, **when)}
         result = send(task, apply_async, {**options, "headers": headers}, queue=work_queue, there=there)
     except (TopologyError, Unroutable) as problem:
         # Nothing is published, the broker says so. The worker that gets it sends it on, if it may.
@@ -72,81 +79,6 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
     task_id = str(getattr(result, "id", ""))
     emit(CountdownScheduled(task=task.name, task_id=task_id, queue=work_queue.name, delay_ms=there.length_ms))
     return result
-
-
-def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Callable[..., Any]:
-    """Wrap what a worker does with a message of a task: one that is not due is sent on to wait in the broker.
-
-    It came by ``send_task`` from an app that does not know the task, or it waits longer than the ladder is. If it
-    cannot be sent on now, the delivery stays unacknowledged, and we try again later.
-    """
-    pace = context_of(task.app).quick_pace
-
-    @functools.wraps(handle)
-    def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
-        if message.channel is not None and message.channel.connection is None:
-            return None  # the connection is gone, and the broker delivers it again
-        if not message.headers.get("eta") or is_returned_retry(message.headers):
-            return handle(message, body, ack, *args, **kwargs)
-        pause = pace.left()
-        try:
-            left_ms = _left_ms(task.app, consumer, message)
-            if left_ms <= context_of(task.app).ladder.resolution_ms:
-                return handle(message, body, ack, *args, **kwargs)
-            if not pause:
-                _send_on(task, message, left_ms)
-                ack(logger, consumer.connection_errors)
-                pace.succeeded()
-                return None
-        except PublishError as problem:
-            pause = pace.failed()
-            logger.warning("not sent on, trying again in %d s task=%s: %s", pause, task.name, problem)
-        except DLXError as problem:
-            logger.warning("held until due task=%s id=%s: %s", task.name, message.headers.get("id"), problem)
-            return handle(message, body, ack, *args, **kwargs)
-        consumer.timer.call_after(pause, handle_or_send_on, (message, body, ack, *args), kwargs)
-        return None
-
-    return handle_or_send_on
-
-
-def _left_ms(app: Celery, consumer: Any, message: Any) -> int:
-    """How long a message has to wait; 0 if it is Celery's to deal with, due or not."""
-    headers, context = message.headers, context_of(app)
-    if not headers.get("eta") or "task" not in headers or not context.settings.countdown or not context.is_rabbitmq:
-        return 0
-    try:
-        if headers.get("id") in consumer.controller.state.revoked:
-            return 0
-        if headers.get("expires") and is_due(due_at(app, headers["expires"])):
-            return 0
-        return delay_ms(app, countdown=None, eta=headers["eta"])
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        return 0
-
-
-def _send_on(task: Task, message: Any, left_ms: int) -> None:
-    """Return when the broker has it."""
-    context = context_of(task.app)
-    queue = context.queue_of(message)
-    if gone := skipped_rungs(context.names, context.ladder, message.headers):
-        # Somebody deleted a wait queue. Without it this message would go round and round.
-        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone))
-        context.mend_ladder()
-    there = context.wait_route(queue, left_ms, wish=WaitKind.COUNTDOWN, quickly=True)
-    value = message_of(message)
-    info = as_sent(message.delivery_info, value, queue=queue, names=context.names)
-    headers = addressed(without_broker_headers(value.headers), info, queue=queue)
-    with context.producer_for(there, quickly=True) as producer:
-        producer.publish_message(
-            value.with_headers(headers),
-            exchange=there.exchange,
-            routing_key=there.routing_key,
-        )
-    task_id = str(message.headers.get("id"))
-    emit(
-        CountdownScheduled(task=task.name, task_id=task_id, queue=queue.name, delay_ms=there.length_ms, is_sent_on=True)
-    )
 
 
 def _goes_elsewhere(app: Celery, options: Mapping[str, Any]) -> bool:
@@ -169,3 +101,31 @@ def _pauses(app: Celery, options: Mapping[str, Any]) -> Iterator[float]:
     pauses = fxrange(start, start + longest, policy.get("interval_step", 0.2), repeatlast=True)
     most = policy.get("max_retries", 3)
     return islice(pauses, most)
+
+
+def _eta_header(app: Celery, *, countdown: Any, eta: Any) -> str:
+    """The header that Celery would write."""
+    if countdown:
+        return eta_after(app, countdown)
+    return eta if isinstance(eta, str) else str(eta.isoformat())
+
+
+def without_time_to_live(task: Task, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a call with ``expires`` as a header only."""
+    expires = options.get("expires", task.expires)
+    conf = task.app.conf
+    # The first protocol has it in its body, where a header does not replace it.
+    if expires is None or conf.task_always_eager or conf.task_protocol == 1 or not context_of(task.app).has_amqp:
+        return options
+    try:
+        header = _expires_header(task.app, expires)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return options  # Celery raises its own error
+    return {**options, "expires": None, "headers": {**(options.get("headers") or {}), "expires": header}}
+
+
+def _expires_header(app: Celery, expires: Any) -> str:
+    """Return the header that Celery writes for ``expires``."""
+    if isinstance(expires, Real):
+        expires = maybe_make_aware(app.now() + timedelta(seconds=float(expires)), app.timezone)
+    return expires if isinstance(expires, str) else str(expires.isoformat())

@@ -1,4 +1,4 @@
-"""The circuit breakers of this process: before a task runs, they are asked; after it has, they are told."""
+"""The circuit breakers of this process: they decide whether a task runs, and record how each run ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.app.clock import eta_after
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
 from celery_dlx_retry.errors import Unpublishable
@@ -19,9 +18,9 @@ from celery_dlx_retry.events import BreakerChanged, emit
 from celery_dlx_retry.policy.breaker import Circuit, outcome_of
 from celery_dlx_retry.policy.decision import Wait
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.worker.give_back import give_back
-from celery_dlx_retry.worker.outcome import Parked
-from celery_dlx_retry.worker.settle import Delivery, settle_parked
+from celery_dlx_retry.worker.retry_message import eta_after
+from celery_dlx_retry.worker.run_state import Parked
+from celery_dlx_retry.worker.settle import Delivery, give_back, settle_parked
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
@@ -71,13 +70,13 @@ class ProcessBreaker:
 
 
 def breaker_of(task: Any) -> ProcessBreaker | None:
-    """The task's own; None if it has no breaker."""
+    """Return the breaker of a task; None if it has no breaker."""
     breaker: Breaker | None = task.breaker
     return None if breaker is None else own(task.app, lambda: ProcessBreaker(task.name, breaker), "breaker", task.name)
 
 
 def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
-    """None if the message may run. If not it is parked, and this is what to tell the worker's main process."""
+    """Return None if the message may run. If not, park it and return the result for the worker's main process."""
     breaker = breaker_of(task)
     if breaker is None or breaker.ask():
         return None
@@ -108,7 +107,7 @@ def _leave_to_main_process(_event: Event) -> None:
 
 
 def tell(task: Any, run: RunState, *, has_returned: bool) -> None:
-    """What became of a run: it returned, asked for a retry, or raised an error about which a decision was made."""
+    """Record how a run ended: it returned, asked for a retry, or raised an error about which a decision was made."""
     breaker = breaker_of(task)
     decision: Decision | None = Wait(0) if run.is_retried else None if has_returned else run.decision
     if breaker is not None and (has_returned or decision is not None):

@@ -43,7 +43,7 @@ class ProcessBudget:
 
 
 def budget_of(task: Any) -> ProcessBudget | None:
-    """The task's own, or the one that it shares with the other tasks of its app; None if there is no limit."""
+    """Return the budget of a task, or the one that the tasks of its app share; None without a limit."""
     budget: Budget | None = task.budget
     if budget is not None:
         return own(task.app, lambda: ProcessBudget(budget), "account", task.name)
@@ -64,7 +64,7 @@ def charged(task: Any, wait: Wait) -> Decision:
 
 
 def refused(task: Any, wait: Wait, problem: Any) -> Decision | None:
-    """What becomes of a retry whose lane did not take it; None if the budget has no say in that."""
+    """Return the decision about a retry that a full lane refused; None if the lane was not full."""
     if not isinstance(problem, Nacked) or context_of(task.app).settings.max_waiting is None:
         return None
     account = budget_of(task)

@@ -12,17 +12,9 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard.einfo import ExceptionWithTraceback
 from celery import signals
-from celery.exceptions import (
-    Ignore,
-    InvalidTaskError,
-    Reject,
-    Retry,
-    Terminated,
-    TimeLimitExceeded,
-    WorkerLostError,
-)
+from celery.exceptions import Ignore, InvalidTaskError, Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 from celery.utils.time import timezone
 from celery.worker import state
@@ -30,8 +22,7 @@ from celery.worker.request import Request
 from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.encoding import safe_repr
 
-from celery_dlx_retry.app.clock import eta_after, is_due
-from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.clock import is_due
 from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.app.known_delays import delay_after_crash_ms
 from celery_dlx_retry.celery_compat import (
@@ -39,7 +30,6 @@ from celery_dlx_retry.celery_compat import (
     distrusts_stored_success,
     is_ended_by_celery,
     is_revoked_or_cancelled,
-    set_delivery_info,
     storable,
     task_context,
 )
@@ -49,17 +39,14 @@ from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
-from celery_dlx_retry.wire.headers import CRASHES, crashes_of, is_returned_retry
-from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
-from celery_dlx_retry.worker import outcome
-from celery_dlx_retry.worker.dead_letter import text_of
-from celery_dlx_retry.worker.give_back import nack
+from celery_dlx_retry.wire.headers import CRASHES, HISTORY, MOST_RETRIES, crashes_of, is_returned_retry, retries_of
+from celery_dlx_retry.worker import run_state as outcome
 from celery_dlx_retry.worker.process_budget import charged, pay_in, refused
-from celery_dlx_retry.worker.retry_message import copied_headers, copy_with, has_room_to_count
+from celery_dlx_retry.worker.retry_message import copied_headers, copy_with, has_room_to_count, planned_retry
 from celery_dlx_retry.worker.returned import emit_returned
-from celery_dlx_retry.worker.run_state import DeliveryInfo, as_sent, message_of
-from celery_dlx_retry.worker.settle import Delivery, can_call_back, emit_given_back, facts_of, settle_dead, settle_retry
+from celery_dlx_retry.worker.run import decision_on
+from celery_dlx_retry.worker.run_state import FORGEABLE, DeliveryInfo, as_sent, flaw_of, message_of
+from celery_dlx_retry.worker.settle import Delivery, emit_given_back, facts_of, nack, settle_dead, settle_retry
 from celery_dlx_retry.worker.trace import as_lost, as_raised
 
 if TYPE_CHECKING:
@@ -69,8 +56,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.policy.rule_retries import RuleRetry
-    from celery_dlx_retry.topology.names import WorkQueue
-    from celery_dlx_retry.worker.outcome import Outcome
+    from celery_dlx_retry.worker.run_state import Outcome
 
 logger = escaped(get_logger(__name__))
 
@@ -85,7 +71,7 @@ class DLXRequest(Request):
     """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
     _dlx: AppContext
-    #: The message is a dead letter or waits in a lane; what is left is to acknowledge the delivery.
+    #: The message is a dead letter or waits in a lane: only the acknowledgement is left.
     _is_settled = False
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
@@ -97,7 +83,10 @@ class DLXRequest(Request):
     def __init__(self, message: Any, **options: Any) -> None:
         try:
             super().__init__(message, **options)
-            _check(self)
+            if self.eta is not None:
+                to_timestamp(timezone.to_system(self.eta))  # Celery drops what overflows here
+            if flaw := flaw_of(self.request_dict):
+                raise TypeError(flaw)  # noqa: TRY301 - as Celery's own
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
             # Celery's worker dies of such a message, the next one too, and so on.
             raise InvalidTaskError(f"not a sound message: {exc!r}") from exc
@@ -106,37 +95,45 @@ class DLXRequest(Request):
         # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
         if (retries := self.request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
             self.request_dict["retries"] = retries_of(self.request_dict)
-        context = self._dlx = context_of(self.app)
+        context = self._dlx = self.task.dlx_context
         if not context.is_rabbitmq:
             return
-        is_watched = self._is_watched()
-        if self.eta is not None and (is_returned_retry(message.headers) or is_due(self.eta)):
-            # It has waited in the broker: Celery need not hold it for a moment more.
-            clear_eta(self, is_shown=is_watched and self.app.conf.event_serializer in _TEXT_SERIALIZERS)
-        queue = context.queue_of(message)
-        is_bound, value = context.is_bound(queue), message_of(message)
+        queue = context.queues_by_tag.get(message.delivery_info.get("consumer_tag")) or context.queue_of(message)
+        is_bound, value = queue.name in context.bound_queues, message_of(message)
         info = DeliveryInfo(
-            as_sent(self.delivery_info, value, queue=queue, names=context.names),
+            as_sent(self.request_dict["delivery_info"], value, queue=queue, names=context.names),
             queue=queue,
             message=value,
             worker=f"{self.hostname}/{context.start_id}",
             is_bound=is_bound,
             forwards=is_bound and context.pipeline is not None,
-            is_watched=is_watched,
         )
-        set_delivery_info(self, info)
+        is_watched = info.is_watched = self._is_watched()
+        if self.eta is not None and (is_returned_retry(message.headers) or is_due(self.eta)):
+            # It has waited in the broker: Celery need not hold it for a moment more.
+            clear_eta(self, is_shown=is_watched and self.app.conf.event_serializer in _TEXT_SERIALIZERS)
+        self.request_dict["delivery_info"] = info
         if self.request_dict.get("retries") and needs_returns():
             emit_returned(context, info, task=self.name, task_id=self.id, retries=self.request_dict["retries"])
+
+    @property
+    def delivery_info(self) -> Any:
+        """Celery's delivery info, or ours."""
+        return self.request_dict["delivery_info"]
+
+    @functools.cached_property
+    def _task_request(self) -> Any:
+        return task_context(self)
 
     def _is_watched(self) -> bool:
         """Return whether an event monitor, or a patch of a request, reads the traceback of a retry."""
         kind, eventer = type(self), self.eventer
         for method in (Request.on_failure, Request.send_event, kind.on_retry, kind.send_event, kind.on_failure):
-            # As patch_detection.is_function(), without a call: this is for every delivery.
+            # As trace._is_function(), without a call: this is for every delivery.
             if type(method) is not FunctionType or method.__globals__.get("__name__") not in _MODULES:
                 return True
         is_sending = eventer and eventer.enabled and self.task.send_events
-        # A worker that tells of its heartbeat alone has a dispatcher, too.
+        # A worker that only sends heartbeats has a dispatcher, too.
         return bool(is_sending and (not eventer.groups or "task" in eventer.groups))
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
@@ -204,7 +201,7 @@ class DLXRequest(Request):
             super().send_event("task-dead-lettered", **self._dead_facts)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """A process of the pool has it. Hard time limits are retried from here, so they are paid for here, too."""
+        """A pool process has the task. This process retries hard time limits, so it pays into the budget, too."""
         super().on_accepted(pid, time_accepted)
         has_budget = (self.task.budget or self._dlx.settings.budget) is not None
         is_first = has_budget and not self.request_dict.get("retries")
@@ -218,10 +215,7 @@ class DLXRequest(Request):
             return
         logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
         if not self._is_timeout_handled:
-            try:
-                raise TimeLimitExceeded(timeout)  # noqa: TRY301 - for its traceback
-            except TimeLimitExceeded:
-                self.on_failure(ExceptionInfo())
+            self.on_failure(as_raised(TimeLimitExceeded(timeout)))
         if self._dead_of is not None:
             try:
                 error = _error_of(self._dead_of)
@@ -264,10 +258,6 @@ class DLXRequest(Request):
         else:
             self._not_handed_over(problem)
 
-    @property
-    def _queue(self) -> WorkQueue:
-        return self.delivery_info.queue  # type: ignore[no-any-return]
-
     def _is_ours_to_settle(self, error: BaseException) -> bool:
         return (
             isinstance(self.delivery_info, DeliveryInfo)
@@ -280,7 +270,7 @@ class DLXRequest(Request):
         """Hand the message over; let it ``fail`` if it is a failure now."""
         self._is_timeout_handled = isinstance(error, TimeLimitExceeded)
         context = self._dlx
-        if context.quick_pace.left():
+        if context.quick_pace.failures and context.quick_pace.left():
             self._give_back("")  # the last publish failed and held up the event loop: wait out the pause
             return
 
@@ -305,14 +295,20 @@ class DLXRequest(Request):
             fail()
 
     def _retry(self, error: BaseException, wait: Wait, exc_info: Any, fail: Callable[[], None]) -> None:
-        context, request = self._dlx, task_context(self)
-        route = context.lanes.plain(self._queue, wait.delay_ms)
-        if route is None or not can_call_back(context) or not context.is_bound(self._queue):
-            route = context.wait_route(self._queue, wait.delay_ms, wish=WaitKind.RETRY, quickly=True)
-        eta = self._retry_eta = eta_after(self.app, route.length_ms / 1000)
-        retry = outcome.Retry(delay_ms=route.length_ms, number=request.retries + 1, error=text_of(error), eta=eta)
-        info: DeliveryInfo = self.delivery_info
-        headers = copied_headers(info.message.headers, request, retry, self._rule)
+        context, request, info = self._dlx, self._task_request, self.delivery_info
+        lane = context.lanes.plain(info.queue, wait.delay_ms)
+        route = lane or context.wait_route(info.queue, wait.delay_ms, wish=WaitKind.RETRY, quickly=True)
+        retry = planned_retry(self.app, error, route.length_ms, number=request.retries + 1)
+        try:
+            headers = copied_headers(info.message.headers, request, retry, self._rule)
+            can_count = headers[HISTORY] != "[]" or has_room_to_count(info.message)
+        except Unpublishable:
+            can_count = False
+        if not can_count:  # in a full frame
+            reason = Reason.WORKER_LOST if isinstance(error, WorkerLostError) else Reason.TIMEOUT
+            self._apply(Dead(reason), error, exc_info, fail)
+            return
+        self._retry_eta = retry.eta
         if isinstance(error, WorkerLostError):
             headers[CRASHES] = crashes_of(headers) + 1
 
@@ -327,10 +323,12 @@ class DLXRequest(Request):
 
         acknowledge = functools.partial(self._end_retry, error, retry.delay_ms, exc_info)
         message = copy_with(context, info.message, headers)
-        settle_retry(self._delivery(acknowledge, refused_by), replace(retry, message=message))
+        settle_retry(self._delivery(acknowledge, refused_by), replace(retry, message=message), lane=lane)
 
     def _not_handed_over(self, problem: Exception) -> None:
-        emit_given_back(task=self.name, task_id=self.id, queue=self._queue.name, worker=self.hostname, problem=problem)
+        emit_given_back(
+            task=self.name, task_id=self.id, queue=self.delivery_info.queue.name, worker=self.hostname, problem=problem
+        )
         self._give_back(place_of(problem))
 
     def _give_back(self, place: str, *, has_waited: bool = False) -> None:
@@ -345,8 +343,7 @@ class DLXRequest(Request):
 
     def _decision(self, error: BaseException) -> Decision:
         message = self.delivery_info.message
-        # Protocol 1 counts in its body, which we do not rewrite; and a full frame has no room to count in.
-        has_retries = "task" in message.headers and has_room_to_count(message)
+        has_retries = "task" in message.headers  # protocol 1 counts in its body, which we do not rewrite
         if isinstance(error, WorkerLostError):
             crashes, context = crashes_of(message.headers) + 1, self._dlx
             if not has_retries or crashes >= context.settings.crash_limit:
@@ -357,10 +354,11 @@ class DLXRequest(Request):
         return Dead(Reason.FAILED)
 
     def _decision_on_timeout(self, error: BaseException, *, has_retries: bool) -> Decision:
-        decision: Decision = self.task.decide(error, request=task_context(self))
+        decision = decision_on(self.task, error, request=self._task_request)
         if isinstance(decision, Wait) and has_retries:
             self._rule = decision.rule
-            return charged(self.task, decision)
+            has_budget = (self.task.budget or self._dlx.settings.budget) is not None
+            return charged(self.task, decision) if has_budget else decision
         return decision if isinstance(decision, LetFail) else Dead(Reason.TIMEOUT)
 
     def _end_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
@@ -374,7 +372,7 @@ class DLXRequest(Request):
 
     def _announce_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         """Store the state, send the event and call the hooks, as Celery does for a retry in a pool process."""
-        task, context = self.task, task_context(self)
+        task, context = self.task, self._task_request
         if self.store_errors:
             task.backend.mark_as_retry(self.id, error, exc_info.traceback, request=context)
         self.send_event("task-retried", exception=safe_repr(error), traceback=exc_info.traceback)
@@ -390,11 +388,3 @@ class DLXRequest(Request):
 def _error_of(exc_info: Any) -> BaseException:
     error: BaseException = exc_info.exception
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
-
-
-def _check(request: Request) -> None:
-    """What Celery finds out only when it is too late for a message to be kept."""
-    if flaw := flaw_of(request.request_dict):
-        raise TypeError(flaw)
-    if request.eta is not None:
-        to_timestamp(timezone.to_system(request.eta))  # Celery drops what overflows here

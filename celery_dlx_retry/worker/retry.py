@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 
-from celery_dlx_retry.app.clock import delay_ms, eta_after
-from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.errors import DLXError, PublishError, RetryNotPublished, TopologyError
+from celery_dlx_retry.app.clock import delay_ms
+from celery_dlx_retry.errors import DLXError, PublishError, RetryIn, RetryNotPublished, TopologyError
 from celery_dlx_retry.policy.budget import over_budget
-from celery_dlx_retry.policy.decision import Wait
+from celery_dlx_retry.policy.decision import Asked, Wait
+from celery_dlx_retry.policy.rule_retries import rule_retries_of
 from celery_dlx_retry.topology.wait_route import WaitKind
+from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import HISTORY, own_headers, with_address
-from celery_dlx_retry.worker import outcome
+from celery_dlx_retry.worker import run_state as outcome
 from celery_dlx_retry.worker.celery_publish import captured, send_retry
-from celery_dlx_retry.worker.dead_letter import text_of
-from celery_dlx_retry.worker.give_back import give_back, raise_problem
 from celery_dlx_retry.worker.process_budget import budget_of, refused
-from celery_dlx_retry.worker.retry_message import copied_headers, current_headers, is_copy, noted_headers
-from celery_dlx_retry.worker.run_state import DeliveryInfo, run_state_of
-from celery_dlx_retry.worker.settle import Delivery, retry_is_out, settle_retry
-from celery_dlx_retry.worker.task_decision import grant_retry
+from celery_dlx_retry.worker.retry_message import copied_headers, current_headers, is_copy, noted_headers, planned_retry
+from celery_dlx_retry.worker.run import decision_on
+from celery_dlx_retry.worker.run_state import DeliveryInfo, headers_of, run_state_of
+from celery_dlx_retry.worker.settle import Delivery, give_back, raise_problem, retry_is_out, settle_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +54,8 @@ class RetryCall:
     eta: Any = None
     countdown: float | None = None
     max_retries: int | None = None
+    #: The guard around the body asked the policy. Celery's autoretry, inside of it, is over.
+    is_policys: bool = False
     options: dict[str, Any]
 
     def as_celery_does(self) -> Any:
@@ -85,7 +86,9 @@ def retry(task: Any, call: RetryCall) -> Any:
     granted, run.granted = run.granted, None
     is_asked = granted is not None  # the guard has asked the policy
     if not is_asked:
-        call, granted = grant_retry(task, run, call)
+        call, granted = _grant(task, run, call)
+    else:
+        call = replace(call, is_policys=True)
     run.rule = granted.rule if granted else None
     limit = task.max_retries if call.max_retries is None else call.max_retries
     run.is_exhausted = limit is not None and request.retries >= limit
@@ -93,7 +96,7 @@ def retry(task: Any, call: RetryCall) -> Any:
         return _retry_elsewhere(run, call)
     if run.is_exhausted:
         return call.as_celery_does()
-    context = context_of(task.app)
+    context = task.dlx_context
     try:
         if granted is not None and is_asked and call.countdown == granted.delay_ms / 1000 and not call.eta:
             return _within_budget(task, run, call, granted, context)
@@ -104,7 +107,7 @@ def retry(task: Any, call: RetryCall) -> Any:
         return _within_budget(task, run, call, wait, context)
     except (PublishError, TopologyError, Reject) as raised:
         if raised is call.exc:
-            raise  # there is no retry, and so Celery raises the error of the task
+            raise  # no retry is left, so Celery raises the error of the task
         # Celery raises Reject if the retry could not be published, and would end the task.
         problem = raised.reason if isinstance(raised, Reject) else raised
         if isinstance(problem, (PublishError, TopologyError, SoftTimeLimitExceeded)):
@@ -112,6 +115,32 @@ def retry(task: Any, call: RetryCall) -> Any:
         if isinstance(problem, BaseException):
             raise problem from raised
         raise
+
+
+def _grant(task: Any, run: RunState, call: RetryCall) -> tuple[RetryCall, Wait | None]:
+    """Fill in when a retry() runs and how often, where it leaves that to the policy or to RetryIn.
+
+    Also return what the policy grants; None if retry() says all, or if there are no retries left.
+    """
+    request, error = task.request, run.error
+    if isinstance(call.exc, RetryIn):
+        call = replace(call, eta=None, countdown=None)  # its delay counts, and not the one of autoretry_for
+    if call.countdown is not None or call.eta:
+        used = sum(rule_retries_of(headers_of(request), retries=request.retries).values())
+        if used and task.policy is not None and call.max_retries is None and task.max_retries is not None:
+            # The policy does not count what its rules granted.
+            call = replace(call, max_retries=task.max_retries + used)
+        return call, None
+    if task.policy is None:
+        if isinstance(error, RetryIn):
+            call = replace(call, countdown=to_ms(error.seconds, what="RetryIn.seconds") / 1000)
+        return call, None
+    decision = decision_on(task, error or Asked(), request=request)
+    if not isinstance(decision, Wait):
+        run.decision = decision
+        return replace(call, max_retries=request.retries), None
+    limit = request.retries + 1 if call.max_retries is None else call.max_retries
+    return replace(call, countdown=decision.delay_ms / 1000, max_retries=limit), decision
 
 
 def _retry_elsewhere(run: RunState, call: RetryCall) -> Any:
@@ -169,7 +198,7 @@ def _schedule(task: Any, run: RunState, call: RetryCall, wait: Wait, context: Ap
         except SoftTimeLimitExceeded as late:
             raise Reject(late, requeue=False) from late  # as Celery does in the middle of a publish
         if is_scheduled:
-            if call.max_retries is not None:
+            if call.max_retries is not None and not call.is_policys:
                 task.override_max_retries = call.max_retries
             asked = Retry(exc=call.exc, when=call.eta or call.countdown)
             if call.throw:
@@ -183,7 +212,7 @@ def _schedule_copy(task: Any, run: RunState, wait: Wait, context: AppContext) ->
     request = task.request
     info: DeliveryInfo = request.delivery_info
     route, is_forwarded = _route(run, info, info.queue, wait.delay_ms, context)
-    it = _retry_of(task, run, route)
+    it = planned_retry(task.app, run.error, route.length_ms, number=task.request.retries + 1)
     headers = copied_headers(current_headers(request), request, it, run.rule)
     # If there is a history, the headers are not longer than HEADERS_BYTES.
     if headers[HISTORY] == "[]" and not has_room(headers, room=room_beside(info.message.properties)):
@@ -216,11 +245,11 @@ def retry_async(  # noqa: PLR0913, PLR0917 - what signature_from_request left in
     task: Any, apply_async: Any, options: dict[str, Any], queue: WorkQueue, wait_ms: int, request: Any
 ) -> Any:
     """Publish a retry that Celery writes by ``apply_async()``, or leave it to the main process."""
-    run, context = run_state_of(request), context_of(task.app)
+    run, context = run_state_of(request), task.dlx_context
     info: DeliveryInfo = request.delivery_info
     is_refusable = not _REFUSABLE.isdisjoint((*options, *(options.get("headers") or ())))
     route, is_forwarded = _route(run, info, queue, wait_ms, context, is_refusable=is_refusable)
-    it = _retry_of(task, run, route)
+    it = planned_retry(task.app, run.error, route.length_ms, number=task.request.retries + 1)
     # retry(headers=...) replaces the headers that the message came with; ours stay.
     headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
     headers = noted_headers(headers, request, it, run.rule)
@@ -243,13 +272,7 @@ def retry_async(  # noqa: PLR0913, PLR0917 - what signature_from_request left in
     return result
 
 
-def _retry_of(task: Any, run: RunState, route: WaitRoute) -> outcome.Retry:
-    error = text_of(run.error) if run.error is not None else ""
-    eta = eta_after(task.app, route.length_ms / 1000)
-    return outcome.Retry(delay_ms=route.length_ms, number=task.request.retries + 1, error=error, eta=eta)
-
-
-def _route(  # noqa: PLR0913 - all that it depends on
+def _route(  # noqa: PLR0913 - what it depends on
     run: RunState,
     info: DeliveryInfo,
     queue: WorkQueue,
@@ -259,7 +282,7 @@ def _route(  # noqa: PLR0913 - all that it depends on
     is_refusable: bool = False,
 ) -> tuple[WaitRoute, bool]:
     """Return the way of a retry, and whether the main process publishes it, when the run is over."""
-    if info.is_bound:
+    if info.is_bound and info.queue.name not in context.bound_queues:
         context.mark_bound(info.queue)
     if info.forwards and run.is_over and queue.name == info.queue.name and not is_refusable:
         lane = context.lanes.plain(queue, wait_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
+from datetime import timedelta
 from inspect import signature
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -12,26 +13,36 @@ from celery import Celery, signals
 from celery.app.amqp import AMQP
 from celery.app.task import Context
 from celery.canvas import Signature
+from celery.utils.time import maybe_make_aware
 from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 from kombu.serialization import dumps, registry
 
+from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.broker.frames import bytes_of
 from celery_dlx_retry.broker.sync_publisher import PERSISTENT
-from celery_dlx_retry.celery_compat import dumps_models
 from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
 from celery_dlx_retry.wire.header_size import has_room, room_beside
-from celery_dlx_retry.wire.headers import Failure, with_address, with_failure
-from celery_dlx_retry.wire.message import Message
+from celery_dlx_retry.wire.headers import (
+    FIRST_FAILED_AT,
+    HISTORY,
+    Failure,
+    describe,
+    first_failed_at_ms,
+    own_headers,
+    with_address,
+    with_failure,
+)
+from celery_dlx_retry.wire.message import KEPT_PROPERTIES, Message
 from celery_dlx_retry.wire.trimmed_headers import trimmed
+from celery_dlx_retry.worker.run_state import Retry, headers_of, run_state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_dlx_retry.app.context import AppContext
     from celery_dlx_retry.policy.rule_retries import RuleRetry
-    from celery_dlx_retry.worker.outcome import Retry
     from celery_dlx_retry.worker.retry import RetryCall
     from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
 
@@ -79,7 +90,7 @@ def is_copy(task: Any, call: RetryCall, run: RunState, context: AppContext) -> b
         and not (task.priority and message.properties.get("priority") is None)
         and request.delivery_info.get("priority") == message.properties.get("priority")  # the body may change it
         and not (task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit)  # Celery refuses
-        and not dumps_models(task)
+        and not task.dumps_models
         and not any(signal.receivers for signal in _SIGNALS)
         and all(now.get(name, _MISSING) is received.get(name, _MISSING) for name in _CARRIED)
         and _is_celerys_way(task, call)
@@ -93,6 +104,17 @@ def has_room_to_count(message: Message) -> bool:
         return has_room(message.headers, room=room_beside(message.properties))
     except Unpublishable:
         return False
+
+
+def eta_after(app: Celery, seconds: float) -> str:
+    """The header that Celery would write for this countdown."""
+    return str(maybe_make_aware(app.now() + timedelta(seconds=seconds), app.timezone).isoformat())
+
+
+def planned_retry(app: Celery, error: BaseException | None, delay_ms: int, *, number: int) -> Retry:
+    """Return the retry of this error that waits so long; its message follows."""
+    text = "" if error is None else describe(error)
+    return Retry(delay_ms=delay_ms, number=number, error=text, eta=eta_after(app, delay_ms / 1000))
 
 
 def copied_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None) -> dict[str, Any]:
@@ -113,12 +135,10 @@ def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: 
     )
     if rule is not None:
         headers = with_rule_retry(headers, rule, retries=retry.number - 1)
-    noted = with_address(
-        with_failure(headers, failure),
-        exchange=info.get("exchange"),
-        routing_key=info.get("routing_key"),
-        queue=info.queue.name,
+    addressed = with_address(
+        headers, exchange=info.get("exchange"), routing_key=info.get("routing_key"), queue=info.queue.name
     )
+    noted = with_failure(addressed, failure)
     noted["eta"] = retry.eta
     return noted
 
@@ -142,20 +162,28 @@ def current_headers(request: Any) -> dict[str, Any]:
     return headers
 
 
+def carried_headers(headers: Mapping[str, Any] | None, request: Any) -> dict[str, Any]:
+    """Return the headers of a retry, with what the policy must know at the next failure."""
+    kept = {**(headers or {}), **own_headers(headers_of(request))}
+    kept[FIRST_FAILED_AT] = first_failed_at_ms(kept, now_ms=now_ms())
+    return with_rule_retry(kept, run_state_of(request).rule, retries=request.retries)
+
+
 def copy_with(context: AppContext, message: Message, headers: Mapping[str, Any]) -> Message:
     """Return a received message as it is published again."""
     if message.compression is not None:
         # Kombu has decompressed the body, and compresses it again.
         return context.capture().written(message.with_headers(headers))
-    room = room_beside(message.properties)
-    if not has_room(headers, room=room):
+    # With a history the headers are not longer than HEADERS_BYTES, which fits beside any properties.
+    if headers.get(HISTORY, "[]") == "[]" and not has_room(headers, room=(room := room_beside(message.properties))):
         headers = trimmed(headers, room=room)
+    properties = {key: value for key, value in message.properties.items() if key in KEPT_PROPERTIES}
     return Message(
         body=message.body,
         content_type=message.content_type or "application/data",
         content_encoding=message.content_encoding,
         headers=headers,
-        properties={**message.kept_properties, "delivery_mode": PERSISTENT},
+        properties={**properties, "delivery_mode": PERSISTENT},
     )
 
 
@@ -176,7 +204,7 @@ def _has_its_arguments(request: Any, run: RunState) -> bool:
     embed = {name: getattr(request, name) for name in _IN_BODY}
     if not any(embed.values()) and _IMMUTABLE.issuperset(map(type, (*args, *kwargs.values()))):
         return True
-    # A body can change a list or a dict in place: only the bytes tell.
+    # A body can change a list or a dict in place: only the bytes show it.
     message = request.delivery_info.message
     try:
         *_, written = dumps((args, kwargs, embed), registry.type_to_name[message.content_type])
@@ -199,7 +227,7 @@ def _function(method: Any) -> Any:
 def _is_celerys_way(task: Any, call: RetryCall) -> bool:
     """Return whether all code on the way of a publish is Celery's and Kombu's own.
 
-    By the module that the code runs in: functools.wraps() copies names only, and a proxy of wrapt is no function.
+    This compares the module of the code: functools.wraps() copies only names, and wrapt has proxies, not functions.
     """
     app, amqp = task.app, task.app.amqp
     functions = (

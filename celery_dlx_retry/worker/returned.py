@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def emit_returned(context: AppContext, info: DeliveryInfo, *, task: str, task_id: str, retries: int) -> None:
-    """Emit ``Returned``, if the history tells when the retry was due.
+    """Emit ``Returned``, if the history has the time when the retry was due.
 
     A message that was delivered before, or that a breaker parked meanwhile, was due another time.
     """
@@ -34,6 +34,6 @@ def emit_returned(context: AppContext, info: DeliveryInfo, *, task: str, task_id
             delay_ms=delay_ms,
             late_ms=max(0, now_ms() - last.at_ms - delay_ms),
             worker=info.worker.partition("/")[0],
-            way=context.lanes.way(delay_ms),
+            way="lane" if delay_ms in context.exact_lanes else "grid",
         )
     )

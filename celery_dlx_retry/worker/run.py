@@ -1,4 +1,4 @@
-"""What stands around a task's body: decide and hand over before Celery handles the failure.
+"""The guard around the body of a task: decide and hand over before Celery handles the failure.
 
 Later is too late: in ``on_failure`` the result is stored and the errbacks have fired. Here a failure either is
 published and confirmed, and then the original exception goes on to Celery: one FAILURE, one errback; or it is not, and
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
+import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
 from kombu.utils.encoding import safe_repr
 
-from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import (
     ConfigurationError,
     CrashLoop,
@@ -25,23 +28,24 @@ from celery_dlx_retry.errors import (
     Unpublishable,
 )
 from celery_dlx_retry.events import DeadLettered
-from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
+from celery_dlx_retry.policy.decision import Dead, LetFail, Wait, as_policy, decide, decide_without_policy
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.worker import outcome
+from celery_dlx_retry.policy.rule_retries import RULE_RETRIES, rule_retries_of
+from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, first_failed_at_ms
+from celery_dlx_retry.worker import run_state
 from celery_dlx_retry.worker.crash_loop import bounded
-from celery_dlx_retry.worker.give_back import give_back
-from celery_dlx_retry.worker.outcome import GiveBack
-from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
-from celery_dlx_retry.worker.run_state import DeliveryInfo, run_state_of
-from celery_dlx_retry.worker.settle import Delivery, facts_of, settle_dead, settle_retry
+from celery_dlx_retry.worker.run_state import DeliveryInfo, GiveBack, run_state_of
+from celery_dlx_retry.worker.settle import Delivery, facts_of, give_back, settle_dead, settle_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_dlx_retry.events import Event
-    from celery_dlx_retry.policy.decision import Decision
+    from celery_dlx_retry.policy.decision import Decision, Policy
     from celery_dlx_retry.worker.run_state import RunState
 
+logger = escaped(get_logger(__name__))
 
 #: What a worker calls for a run of a task, and what a user may override.
 _HOOKS = ("__call__", "before_start")
@@ -55,7 +59,7 @@ def guard_hooks(cls: type[Task]) -> None:
     """
     for name in _HOOKS:
         hook, seen = inspect.getattr_static(cls, name), getattr(cls, name)
-        # Celery skips a hook that is None. It reads a property once; that one stays as it is.
+        # Celery skips a hook with the value None. It reads a property once, so a property stays as it is.
         if hook is not inspect.getattr_static(Task, name) and callable(seen) and not _is_guard(hook):
             setattr(cls, name, guarded(hook, seen=seen))
 
@@ -66,18 +70,21 @@ def guarded(hook: Any, *, seen: Any = None) -> Callable[..., Any]:
     ``seen`` is what the class shows of it: Celery's annotations wrap that.
     """
 
-    # A task's own arguments may have any name, also "task": hence the slash, here and wherever they pass.
+    # A task may have an argument with any name, also "task", so every function that passes arguments has the slash.
     @functools.wraps(hook if seen is None else seen)
     def guard(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         request = task.request
         body = _bound(hook, task)
-        if request.called_directly or (run := run_state_of(request)).is_guarded:
+        info = request.delivery_info
+        is_ours = isinstance(info, DeliveryInfo)
+        run = None if request.called_directly else info.run if is_ours else run_state_of(request)
+        if run is None or run.is_guarded:
             return body(*args, **kwargs)
-        if not isinstance(request.delivery_info, DeliveryInfo):
+        if not is_ours:
             return _run_elsewhere(task, run, body, args, kwargs)
         run.is_guarded = True
         try:
-            with bounded(task) if request.delivery_info.get("redelivered") else _NOT_SUSPECT:
+            with bounded(task) if info.get("redelivered") else _NOT_SUSPECT:
                 result = _run(task, run, body, args, kwargs)
         except Retry:
             raise
@@ -141,12 +148,12 @@ def _bound(hook: Any, task: Any) -> Callable[..., Any]:
 
 
 def _publish_now(task: Any, run: RunState) -> None:
-    """A body swallowed the Retry that was to end it: its retry goes out all the same, before Celery stores anything."""
+    """Publish the retry of a body that swallowed its Retry, before Celery stores anything."""
     pending = run.outcome
-    if not isinstance(pending, outcome.Retry) or pending.is_published:
+    if not isinstance(pending, run_state.Retry) or pending.is_published:
         return
     run.outcome = None
-    settle_retry(_delivery(task, run, outcome.Retry(is_published=True, eta=pending.eta)), pending)
+    settle_retry(_delivery(task, run, run_state.Retry(is_published=True, eta=pending.eta)), pending)
 
 
 def _run(task: Any, run: RunState, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -161,22 +168,22 @@ def _run(task: Any, run: RunState, body: Callable[..., Any], args: Any, kwargs: 
 
 
 def _unless_given_back(run: RunState, ignore: Ignore) -> Any:
-    """Our own Reject may have been swallowed on the way; to ignore the task then is to lose it."""
+    """Return a Reject if the body swallowed our own: a task that is ignored then would be lost."""
     if isinstance(run.outcome, GiveBack):
         return Reject("a retry could not be published", requeue=True)
     return ignore
 
 
 def _settle_failure(task: Any, run: RunState, error: BaseException) -> None:
-    """Return if Celery is to handle the error as a failure; raise Retry or Reject if not."""
-    if isinstance(run.outcome, outcome.Retry):  # retry(throw=False), and an error after it
+    """Return if Celery must handle the error as a failure; raise Retry or Reject if not."""
+    if isinstance(run.outcome, run_state.Retry):  # retry(throw=False), and an error after it
         return
     decision = run.decision or _decision(task, run, error)
     if isinstance(decision, Wait):
         decision = _retry(task, run, error, decision)
     run.decision = decision
     if isinstance(decision, LetFail):
-        run.outcome = outcome.LetFail(is_reported=isinstance(error, Exception))
+        run.outcome = run_state.LetFail(is_reported=isinstance(error, Exception))
     elif isinstance(decision, Dead):
         _settle_dead(task, run, error, decision.reason, fault=decision.fault)
 
@@ -206,44 +213,43 @@ def _decision(task: Any, run: RunState, error: BaseException) -> Decision:
         return Dead(Reason.FAILED)  # ours, and no retry will mend it
     if run.is_exhausted:
         return Dead(Reason.EXHAUSTED)
-    decision: Decision = task.decide(error)
-    return decision
+    return decision_on(task, error, request=task.request)
 
 
 def _settle_reject(task: Any, run: RunState, reject: Reject) -> Reject:
     if reject.requeue or run.is_retried:
         return reject
     _settle_dead(task, run, reject, Reason.REJECTED)
-    # The main process is to get this one and no complaint that it could not be pickled.
+    # A reason that is no text may not travel to the main process.
     return Reject(reject.reason if isinstance(reject.reason, str) else safe_repr(reject.reason), requeue=False)
 
 
 def _settle_dead(
     task: Any, run: RunState, error: BaseException, reason: Reason, *, fault: BaseException | None = None
 ) -> None:
-    dead = outcome.Dead(is_reported=isinstance(error, Exception))
+    dead = run_state.Dead(is_reported=isinstance(error, Exception))
     settle_dead(_delivery(task, run, dead), reason=reason, error=error, fault=fault)
 
 
-def _delivery(task: Any, run: RunState, settled: outcome.Outcome) -> Delivery:
+def _delivery(task: Any, run: RunState, settled: run_state.Outcome) -> Delivery:
     """Return the delivery of this run. It ends with this outcome when the broker has the message."""
     request = task.request
     info: DeliveryInfo = request.delivery_info
 
     def acknowledge(event: Event) -> None:
-        if isinstance(event, DeadLettered) and isinstance(settled, outcome.Dead):
+        if isinstance(event, DeadLettered) and isinstance(settled, run_state.Dead):
             run.outcome = replace(settled, facts=facts_of(event))
         else:
             run.outcome = settled
 
     def refuse(problem: BaseException) -> None:
-        if isinstance(problem, Unpublishable) and isinstance(settled, outcome.Retry):
+        if isinstance(problem, Unpublishable) and isinstance(settled, run_state.Retry):
             _settle_dead(task, run, problem, Reason.FAILED)
             raise problem
         raise give_back(task, info, problem, task_id=request.id) from problem
 
     return Delivery(
-        context=context_of(task.app),
+        context=task.dlx_context,
         message=info.message,
         queue=info.queue,
         task=task.name,
@@ -252,3 +258,67 @@ def _delivery(task: Any, run: RunState, settled: outcome.Outcome) -> Delivery:
         acknowledge=acknowledge,
         give_back=refuse,
     )
+
+
+def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:
+    """Ask the policy of a task about this error, now; without a policy only RetryIn is retried."""
+    if task.policy is None:
+        return decide_without_policy(error, attempt=request.retries + 1, max_retries=task.max_retries)
+    at_ms = time.time_ns() // 1_000_000
+    info = request.delivery_info
+    is_here = isinstance(info, DeliveryInfo)
+    headers = info.message.headers if is_here else request.headers or {}
+    # Elsewhere than on RabbitMQ Celery's first protocol shows no headers to a task.
+    is_counted = is_here or task.app.conf.task_protocol != 1
+    used = rule_retries_of(headers, retries=request.retries) if RULE_RETRIES in headers else {}
+    is_first = FIRST_FAILED_AT not in headers
+    decision = decide(
+        _granted(task),
+        error,
+        attempt=request.retries + 1,
+        elapsed_ms=0 if is_first else at_ms - first_failed_at_ms(headers, now_ms=at_ms),
+        chance=random.random(),  # noqa: S311 - jitter is no secret
+        now=at_ms / 1000,
+        rule_retries=used if is_counted else None,
+    )
+    if isinstance(decision, Dead) and decision.fault is not None:
+        logger.warning(
+            "policy failed task=%s id=%s policy=%r", task.name, request.id, task.policy, exc_info=decision.fault
+        )
+    return decision
+
+
+def _granted(task: Any) -> Policy:
+    """The policy, asking for no more than this app grants; made once, and not for every failure."""
+    policy, longest_ms = task.policy, task.dlx_context.settings.max_delay_ms
+    made: tuple[Any, int, Policy] | None = task.__dict__.get("_dlx_granted")
+    if made is None or made[0] is not policy or made[1] != longest_ms:
+        made = task.__dict__["_dlx_granted"] = (policy, longest_ms, as_policy(policy).within(longest_ms))
+    return made[2]
+
+
+def is_end_of_run(task: Any, error: BaseException, *, limits: Any) -> bool:
+    """Return whether a worker or its pool ended the run from outside; ``limits`` are the message's: hard, soft.
+
+    Every other error is a failure of the body, also a BaseException.
+    """
+    if isinstance(error, Exception):
+        return False
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return True  # the worker's own two are a SystemExit; another one counts as a crash
+    pool = getattr(task.dlx_context.consumer, "pool", None)
+    if not getattr(pool, "is_green", False):
+        return False
+    # Who is revoked, or whose connection is lost, is killed by a GreenletExit, and Celery has the last word on it.
+    return isinstance(error, _class("greenlet", "GreenletExit")) or _is_hard_time_limit(
+        error, (limits or (None,))[0] or task.time_limit or getattr(pool, "timeout", None)
+    )
+
+
+def _is_hard_time_limit(error: BaseException, limit: Any) -> bool:
+    """Whether gevent's pool raised it; tasks use the same class for their timeouts."""
+    return limit is not None and isinstance(error, _class("gevent", "Timeout")) and error.seconds == limit
+
+
+def _class(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, ())

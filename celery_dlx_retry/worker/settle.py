@@ -7,25 +7,29 @@ broker does not confirm the message, the delivery goes back to its queue: a task
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery.exceptions import SoftTimeLimitExceeded
+from amqp import spec
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
-from celery_dlx_retry.app.clock import now_ms
-from celery_dlx_retry.deadletters.event import dead_lettered
+from celery_dlx_retry.app.failure_pause import place_of
+from celery_dlx_retry.celery_compat import mark_requeued
+from celery_dlx_retry.deadletters.fingerprint import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
 from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.wire.dead_record import DeadRecord
 from celery_dlx_retry.wire.header_size import carried
-from celery_dlx_retry.wire.headers import PARKED_AT, with_address
+from celery_dlx_retry.wire.headers import PARKED_AT, describe, quotes_arguments, retries_of, with_address
 from celery_dlx_retry.wire.message import bare
-from celery_dlx_retry.worker.dead_letter import death_record
+from celery_dlx_retry.worker.run_state import SETTLED, GiveBack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from celery_dlx_retry.app.context import AppContext
     from celery_dlx_retry.broker.outbox import Problem, Then
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.topology.names import WorkQueue
     from celery_dlx_retry.topology.wait_route import WaitRoute
     from celery_dlx_retry.wire.message import Message
-    from celery_dlx_retry.worker.outcome import Retry
+    from celery_dlx_retry.worker.run_state import DeliveryInfo, Retry
 
 logger = escaped(get_logger(__name__))
 
@@ -55,7 +59,7 @@ class Delivery:
     give_back: Callable[[Any], object]
     #: The event loop of the main process must not wait long.
     is_main: bool = False
-    #: When the message was given to this module, by a clock that nobody sets.
+    #: When this module got the message, by the monotonic clock.
     begun: float = field(default_factory=time.monotonic)
 
     def passed_ms(self) -> float:
@@ -63,8 +67,13 @@ class Delivery:
         return (time.monotonic() - self.begun) * 1000
 
 
-def settle_retry(delivery: Delivery, retry: Retry, *, route: WaitRoute | None = None) -> None:
-    """Let a message wait in a lane. In the main process the event loop hears of the confirm, wherever it can."""
+def settle_retry(
+    delivery: Delivery, retry: Retry, *, route: WaitRoute | None = None, lane: WaitRoute | None = None
+) -> None:
+    """Let a message wait in a lane. In the main process the event loop reads the confirm, if it can.
+
+    The caller may have looked up the plain ``lane``, or a ``route`` on which this process waits for the confirm.
+    """
     context, queue = delivery.context, delivery.queue
     message = retry.message or replace(delivery.message, headers=retry.headers or {})
 
@@ -74,53 +83,68 @@ def settle_retry(delivery: Delivery, retry: Retry, *, route: WaitRoute | None = 
         else:
             delivery.give_back(problem)
 
-    lane = context.lanes.plain(queue, retry.delay_ms) if delivery.is_main and can_call_back(context) else None
-    if lane is None:
-        then(_problem_in_lane(delivery, message, retry.delay_ms, route=route))
+    can_be_plain = delivery.is_main and queue.name in context.bound_queues and can_call_back(context)
+    if can_be_plain and (lane := lane or context.lanes.plain(queue, retry.delay_ms)):
+        # If work queues share the lane, a publish to a missing one closes the channel, and the result of every publish
+        # beside it is unknown then. So a lane that is not known to exist is made first.
+        is_known = (lane.exchange, lane.routing_key) in context.lanes.seen
+        _IntoLane(delivery=delivery, message=message, lane=lane, then=then).start(is_known=is_known)
     else:
-        _IntoLane(delivery=delivery, message=message, lane=lane, then=then).start()
+        then(_problem_in_lane(delivery, message, retry.delay_ms, route=route))
 
 
 def retry_is_out(delivery: Delivery, retry: Retry) -> None:
     """Go on when the broker has confirmed a retry."""
-    _end(
-        delivery,
-        RetryScheduled(
-            task=delivery.task,
-            task_id=delivery.task_id,
-            queue=delivery.queue.name,
-            retry=retry.number,
-            delay_ms=retry.delay_ms,
-            error_type=retry.error.partition(":")[0],
-            error=retry.error,
-            worker=delivery.worker,
-            way=delivery.context.lanes.way(retry.delay_ms),
-            confirm_ms=delivery.passed_ms(),
-        ),
+    event = RetryScheduled(
+        task=delivery.task,
+        task_id=delivery.task_id,
+        queue=delivery.queue.name,
+        retry=retry.number,
+        delay_ms=retry.delay_ms,
+        error_type=retry.error.partition(":")[0],
+        error=retry.error,
+        worker=delivery.worker,
+        way="lane" if retry.delay_ms in delivery.context.exact_lanes else "grid",
+        confirm_ms=delivery.passed_ms(),
     )
+    emit(event)
+    delivery.acknowledge(event)
 
 
 def settle_dead(
     delivery: Delivery, *, reason: Reason, error: BaseException, fault: BaseException | None = None
 ) -> None:
     """Make a message a dead letter."""
-    record = death_record(delivery, reason=reason, error=error, fault=fault)
+    record = _death_record(delivery, reason=reason, error=error, fault=fault)
     context, message, queue = delivery.context, delivery.message, delivery.queue
     try:
-        # A body can change a header of its message in place into one that AMQP cannot carry.
-        letter = message.with_headers(carried(message.headers))
-        try:
-            context.publish_dead(letter, queue, record, quickly=delivery.is_main)
-        except Unpublishable as problem:
-            # The fault of the message: without an end it would come back for ever, and hold up what comes behind it.
-            logger.warning("dead letter without its headers task=%s id=%s: %s", record.task, record.task_id, problem)
-            context.publish_dead(bare(message), queue, record, quickly=delivery.is_main)
+        for letter in _ever_smaller(message):
+            try:
+                context.publish_dead(letter, queue, record, quickly=delivery.is_main)
+                break
+            except Unpublishable as problem:
+                unfit = problem
+                logger.warning(
+                    "dead letter not published as it is task=%s id=%s: %s", record.task, record.task_id, problem
+                )
+        else:
+            raise unfit
     except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
         _note_pace(delivery, problem)
         delivery.give_back(problem)
         return
     _note_pace(delivery, None)
-    _end(delivery, dead_lettered(record, confirm_ms=delivery.passed_ms()))
+    event = dead_lettered(record, confirm_ms=delivery.passed_ms())
+    emit(event)
+    delivery.acknowledge(event)
+
+
+def _ever_smaller(message: Message) -> Iterator[Message]:
+    """Yield the message, and what is left of it if it is unpublishable: without an end it would come back for ever."""
+    yield message
+    if (kept := carried(message.headers)) is not message.headers:
+        yield message.with_headers(kept)  # a body changed a header in place into one that AMQP cannot carry
+    yield bare(message)
 
 
 def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, Any]) -> None:
@@ -132,27 +156,79 @@ def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, An
         routing_key=address.get("routing_key"),
         queue=queue.name,
     )
-    message = delivery.message.with_headers({**headers, PARKED_AT: now_ms()})
+    message = delivery.message.with_headers({**headers, PARKED_AT: time.time_ns() // 1_000_000})
     problem = _problem_in_lane(delivery, message, delay_ms)
     if problem is not None:
         delivery.give_back(problem)
         return
-    _end(
-        delivery,
-        Parked(
-            task=delivery.task, task_id=delivery.task_id, queue=queue.name, delay_ms=delay_ms, worker=delivery.worker
-        ),
+    event = Parked(
+        task=delivery.task, task_id=delivery.task_id, queue=queue.name, delay_ms=delay_ms, worker=delivery.worker
+    )
+    emit(event)
+    delivery.acknowledge(event)
+
+
+def _death_record(
+    delivery: Delivery, *, reason: Reason, error: BaseException, fault: BaseException | None = None
+) -> DeadRecord:
+    """Return the record of a message that dies of this error; ``fault`` is why it is not retried."""
+    frames = _traceback(error)
+    headers, queue = delivery.message.headers, delivery.queue
+    return DeadRecord(
+        reason=reason,
+        task=str(delivery.task or headers.get("task") or ""),
+        task_id=str(delivery.task_id or headers.get("id") or ""),
+        queue=queue.name,
+        dead_letter_key=queue.dead_letter_key,
+        worker=delivery.worker,
+        attempts=retries_of(headers) + 1,
+        died_at_ms=time.time_ns() // 1_000_000,
+        error_type=type(error).__name__,
+        error=(describe(error).partition(": ")[2] + (f" ({_text_of_fault(fault)})" if fault else "")).strip(),
+        traceback=frames,
     )
 
 
-def _end(delivery: Delivery, event: Event) -> None:
-    emit(event)
-    delivery.acknowledge(event)
+def _text_of_fault(fault: BaseException) -> str:
+    return f"not retried: {fault}" if isinstance(fault, Unpublishable) else f"its policy failed: {describe(fault)}"
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    if frames is None:
+        return ""
+    lines = traceback.format_exception(type(error), error, frames.tb_next or frames)  # the first is our guard
+    if quotes_arguments(error):
+        lines[-1] = f"{type(error).__name__}\n"
+    return "".join(lines)
 
 
 def facts_of(letter: DeadLettered) -> dict[str, Any]:
     """Return what Celery's event task-dead-lettered says."""
     return {name: getattr(letter, name) for name in ("reason", "queue", "attempts", "group")}
+
+
+def give_back(task: Any, info: DeliveryInfo, problem: BaseException, *, task_id: Any) -> Reject:
+    """Return the error that ends this run. Its delivery goes back to its queue, also if a body swallows the error."""
+    run = info.run
+    if not isinstance(run.outcome, SETTLED):
+        run.outcome = GiveBack(place=place_of(problem))
+    worker = task.request.hostname
+    emit_given_back(task=task.name, task_id=task_id, queue=info.queue.name, worker=worker, problem=problem)
+    if not info.forwards:
+        task.dlx_context.pause(problem)  # else the main process pauses, and this one has other tasks to run
+    return Reject(str(problem), requeue=True)
+
+
+def raise_problem(problem: BaseException) -> NoReturn:
+    """Raise it: the caller of ``retry()`` gives the delivery back, or does what the budget says."""
+    raise problem
+
+
+def nack(message: Any, requeue: bool = True) -> None:  # noqa: ARG001, FBT001, FBT002 - in place of Kombu's reject()
+    """Return a delivery by ``basic.nack``: RabbitMQ counts each ``basic.reject`` and drops the message at the 21st."""
+    message.channel.send_method(spec.Basic.Nack, "Lbb", (message.delivery_tag, False, True))
+    mark_requeued(message)
 
 
 def emit_given_back(*, task: str, task_id: Any, queue: str, worker: Any, problem: BaseException) -> None:
@@ -175,7 +251,7 @@ def can_call_back(context: AppContext) -> bool:
 def _problem_in_lane(
     delivery: Delivery, message: Message, delay_ms: int, *, route: WaitRoute | None = None
 ) -> BaseException | None:
-    """Publish into a lane and wait for the confirm; return the problem if there is none."""
+    """Publish into a lane and wait for the confirm; return the problem if it does not come."""
     context = delivery.context
     problems: list[BaseException | None] = []
     try:
@@ -208,10 +284,8 @@ class _IntoLane:
     lane: WaitRoute
     then: Then
 
-    def start(self) -> None:
-        # If work queues share the lane, a publish to a missing one closes the channel, and the result of every publish
-        # beside it is unknown then. So a lane that is not known to exist is made first.
-        if self.delivery.context.lanes.knows(self.lane):
+    def start(self, *, is_known: bool) -> None:
+        if is_known:
             self._publish(self._on_result)
         else:
             self._make_lane()

@@ -12,7 +12,7 @@ from kombu.serialization import registry
 from celery_dlx_retry.app.clock import delay_ms
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.task_options import bind_with_options, is_acknowledged_early
-from celery_dlx_retry.celery_compat import keep_ignore_result, protect
+from celery_dlx_retry.celery_compat import dumps_models, keep_ignore_result, protect
 from celery_dlx_retry.errors import (
     DeadLetter,
     InvalidDelay,
@@ -26,33 +26,37 @@ from celery_dlx_retry.policy.decision import MAX_DELAY_MS, as_policy
 from celery_dlx_retry.topology.lanes import backoff_delays_ms
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
+from celery_dlx_retry.worker.countdown import is_appointment, make, without_time_to_live
 from celery_dlx_retry.worker.django import keep_on_commit
-from celery_dlx_retry.worker.expires import without_time_to_live
 from celery_dlx_retry.worker.install import install
-from celery_dlx_retry.worker.other_brokers import carried_headers
-from celery_dlx_retry.worker.patch_detection import is_internal, is_map
 from celery_dlx_retry.worker.retry import RetryCall, retry, retry_async
-from celery_dlx_retry.worker.retry_message import is_unchanged
+from celery_dlx_retry.worker.retry_message import carried_headers, is_unchanged
 from celery_dlx_retry.worker.run import guard_hooks, guarded
 from celery_dlx_retry.worker.run_state import is_ours
-from celery_dlx_retry.worker.task_decision import decision_on
 
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_dlx_retry.app.context import AppContext
     from celery_dlx_retry.policy.budget import BudgetLike
-    from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.policy.policies import PolicyLike
     from celery_dlx_retry.topology.names import WorkQueue
     from celery_dlx_retry.worker.run_state import DeliveryInfo
 
 logger = escaped(get_logger(__name__))
 
-# The broker may refuse a message for it, and closes the channel then. The one of the main process is shared by all
-# retries, so the pool process publishes such a message by itself.
-_REFUSABLE = frozenset(("user_id",))
-_SURELY_TAKEN_BYTES = 65_536
+# What .map(), .starmap() and .chunks() of a task run as: their bodies are calls of that task.
+_MAPS = frozenset({"celery.map", "celery.starmap", "celery.chunks"})
+
+
+def is_internal(name: str | None) -> bool:
+    """Return whether Celery runs the task of this name for itself: chord_unlock polls, and a poll is not a failure."""
+    return bool(name) and str(name).startswith("celery.") and not is_map(name)
+
+
+def is_map(name: str | None) -> bool:
+    """Return whether the task of this name calls another task for each item of a list."""
+    return name in _MAPS
 
 
 class DLXRetryTask(Task):
@@ -70,6 +74,11 @@ class DLXRetryTask(Task):
     breaker: Breaker | None = None
     Request = "celery_dlx_retry.worker.request:DLXRequest"
 
+    # Facts that are found once, when the task meets its app.
+    dlx_context: AppContext
+    is_internal = False
+    dumps_models = False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         guard_hooks(cls)
@@ -77,7 +86,9 @@ class DLXRetryTask(Task):
     @classmethod
     def bind(cls, app: Celery) -> Celery:
         """Celery's hook for a task that meets its app: here we install ourselves."""
-        if is_internal(cls.name):
+        cls.dlx_context = context_of(app)
+        cls.is_internal, cls.dumps_models = is_internal(cls.name), dumps_models(cls)
+        if cls.is_internal:
             # Celery(task_cls=DLXRetryTask) makes Celery's own tasks of our class, too.
             cls.acks_late, cls.Request = Task.acks_late, Task.Request
             app = super().bind(app)
@@ -120,17 +131,19 @@ class DLXRetryTask(Task):
 
     @property
     def __trace__(self) -> Any:
-        """Celery's tracer for this task, which the worker sets, in our wrapping."""
-        return self.__dict__.get("_dlx_trace")
+        """Celery's tracer for this task, which the worker sets; wrapped when it is first used."""
+        tracer, traced = self.__dict__.get("_dlx_trace", (None, None))
+        if traced is None and tracer is not None:
+            # Celery sets a tracer in workers only, and its module imports the worker's.
+            from celery_dlx_retry.worker.trace import traced as wrap  # noqa: PLC0415
+
+            traced = wrap(tracer, task=self)
+            self.__dict__["_dlx_trace"] = tracer, traced
+        return traced
 
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
-        if tracer is not None:
-            # Celery sets a tracer in workers only, and its module imports the worker's.
-            from celery_dlx_retry.worker.trace import traced  # noqa: PLC0415
-
-            tracer = traced(tracer, task=self)
-        self.__dict__["_dlx_trace"] = tracer
+        self.__dict__["_dlx_trace"] = tracer, None
 
     @__trace__.deleter
     def __trace__(self) -> None:
@@ -170,7 +183,7 @@ class DLXRetryTask(Task):
     ) -> Any:
         """Celery's ``retry()``: same arguments, same meaning; it waits in the broker."""
         request = self.request
-        if request.called_directly or is_internal(self.name):
+        if request.called_directly or self.is_internal:
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
@@ -204,12 +217,12 @@ class DLXRetryTask(Task):
         for option in ("exchange", "routing_key", "queue", "redelivered"):
             publish.pop(option, None)
         publish["dlx_wait"] = (self._return_address(info, queue, options), wait_ms, request)
-        # The message is to come back as it came, also when this app would now write it otherwise.
+        # The message must come back as it came, also if this app would write it differently now.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
         now = {"argsrepr": (args, request.args), "kwargsrepr": (kwargs, request.kwargs)}
         for name, (given, before) in now.items():
-            # Celery writes them anew, and so shows in its logs what the caller had hidden.
+            # Celery would write them again, and show in its logs what the caller had hidden.
             if is_unchanged(given, before) and isinstance(text := info.message.headers.get(name), str):
                 publish.setdefault(name, text)
         keep_ignore_result(publish, info.message.headers)
@@ -235,16 +248,18 @@ class DLXRetryTask(Task):
         wait = options.pop("dlx_wait", None)
         if wait is not None:
             return retry_async(self, functools.partial(super().apply_async, args, kwargs), options, *wait)
-        if not is_internal(self.name) and is_appointment(self.app, options):
+        if not self.is_internal and is_appointment(self.app, options):
             return make(self, super().apply_async, args, kwargs, options)
-        if not is_internal(self.name):
+        if not self.is_internal:
             options = without_time_to_live(self, options)
         return super().apply_async(args, kwargs, **options)
 
     def start_strategy(self, app: Celery, consumer: Any, **kwargs: Any) -> Any:
         """Celery's way to ask what a worker does with a message of this task."""
+        from celery_dlx_retry.worker.receive import not_before_due  # noqa: PLC0415 - only for workers
+
         handle = super().start_strategy(app, consumer, **kwargs)
-        return handle if is_internal(self.name) else not_before_due(handle, self, consumer)
+        return handle if self.is_internal else not_before_due(handle, self, consumer)
 
     @classmethod
     def known_delays_ms(cls, longest_ms: int = MAX_DELAY_MS) -> frozenset[int]:
@@ -278,12 +293,8 @@ class DLXRetryTask(Task):
         delay: float = cls.default_retry_delay
         return min(delay, longest_ms / 1000) if delay == Task.default_retry_delay else delay
 
-    def decide(self, error: BaseException, *, request: Any = None) -> Decision:
-        """What the policy says to this error, now; without one, only RetryIn is retried."""
-        return decision_on(self, error, request=self.request if request is None else request)
-
     def _return_address(self, info: DeliveryInfo, queue: Any, options: dict[str, Any]) -> WorkQueue:
-        """Where the retry is to come back to: the queue that it was consumed from, or the one that was asked for."""
+        """Return the queue that the retry comes back to: the one it came from, or the one that the call names."""
         exchange, routing_key = options.get("exchange"), options.get("routing_key")
         queues = self.app.amqp.queues
         if queue is None and exchange is None and routing_key is None:
@@ -295,4 +306,4 @@ class DLXRetryTask(Task):
             )
         if queue is None:
             raise InvalidRoute(exchange=exchange, routing_key=routing_key)
-        return context_of(self.app).ensure_work_queue(queues[queue] if isinstance(queue, str) else queue)
+        return self.dlx_context.ensure_work_queue(queues[queue] if isinstance(queue, str) else queue)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 from traceback import walk_tb
-from types import FunctionType, TracebackType
+from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from billiard import current_process
@@ -28,15 +28,12 @@ from kombu.exceptions import EncodeError
 from celery_dlx_retry.celery_compat import storable, tracer_hostname
 from celery_dlx_retry.events import Recovered, emit
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.header_numbers import time_ms_of
-from celery_dlx_retry.wire.headers import FIRST_FAILED_AT
-from celery_dlx_retry.worker import outcome
-from celery_dlx_retry.worker.outcome import SETTLED, Dead, Done, LetFail, Unsettled
-from celery_dlx_retry.worker.patch_detection import is_function, is_method
-from celery_dlx_retry.worker.pool_interrupts import is_end_of_run
+from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, time_ms_of
+from celery_dlx_retry.worker import run_state as outcome
 from celery_dlx_retry.worker.process_breaker import held_back, tell
 from celery_dlx_retry.worker.process_budget import pay_in
-from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
+from celery_dlx_retry.worker.run import is_end_of_run
+from celery_dlx_retry.worker.run_state import SETTLED, Dead, DeliveryInfo, Done, LetFail, RunState, Unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,12 +44,11 @@ _PACKAGES = frozenset({"celery", "celery_dlx_retry"})
 
 
 class QuickTraceInfo(trace_module.TraceInfo):
-    """Celery's, for which a retry is made of the user's own frames.
+    """Celery's trace info, which shows only the user's frames of a retry.
 
-    Celery copies, formats and pickles all of the traceback for every retry, with the positions of each instruction in
-    each function on it since Python 3.11. Its own frames and ours, ten of them, say nothing and cost 3 ms. Those that
-    led to the error that a policy retries are formatted, too, and Python parses the source of each. Most often nobody
-    reads any of it.
+    For every retry Celery copies, formats and pickles the whole traceback, since Python 3.11 with the position of each
+    instruction. Ten frames of Celery and of this package say nothing and cost 3 ms. Celery also formats the frames that
+    led to the error, and Python parses the source of each. Most often nothing reads them.
     """
 
     __slots__ = ()
@@ -73,11 +69,11 @@ class QuickTraceInfo(trace_module.TraceInfo):
             try:
                 _raised(retry)
             except Retry:
-                # If a policy asked for it, that one short frame is all that Celery gets to copy.
+                # If a policy asked for it, Celery copies only that one short frame.
                 retry.__traceback__ = retry.__traceback__.tb_next
                 return super().handle_retry(task, req, **options)
         finally:
-            retry.exc = cause  # goes to the main process, where nobody knows a class that was made here
+            retry.exc = cause  # it goes to the main process, which does not know a class that was made here
             for error, tb in whole:
                 _set_traceback(error, tb)
 
@@ -96,15 +92,25 @@ class QuickTraceInfo(trace_module.TraceInfo):
 
 
 def _is_read(task: Any, req: Any, *, store_errors: bool = True, **_: Any) -> bool:
-    """Whether anybody is told of the traceback: a backend, a hook, a signal, or a monitor."""
+    """Return whether a backend, a hook, a signal or a monitor reads the traceback."""
     return (
         (store_errors and type(task.backend) is not DisabledBackend)
-        or not is_method(task.on_retry, "celery.app.task")
-        or not is_function(TraceInfo.handle_retry, "celery.app.trace")
+        or not _is_method(task.on_retry, "celery.app.task")
+        or not _is_function(TraceInfo.handle_retry, "celery.app.trace")
         or bool(signals.task_retry.receivers)
         or not isinstance(req.delivery_info, DeliveryInfo)
         or req.delivery_info.is_watched
     )
+
+
+def _is_method(it: Any, module: str) -> bool:
+    """Return whether it is a method as this module defines it."""
+    return type(it) is MethodType and _is_function(it.__func__, module)
+
+
+def _is_function(it: Any, module: str) -> bool:
+    """Return whether its code runs in this module: functools.wraps() copies only names, and wrapt has no functions."""
+    return type(it) is FunctionType and it.__globals__.get("__name__") == module
 
 
 def _raised(retry: BaseException) -> None:
@@ -129,7 +135,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
         error = before
 
 
-# An error may be a frozen dataclass, which lets nobody set an attribute of it.
+# An error may be a frozen dataclass, whose attributes cannot be set.
 _set_traceback = BaseException.with_traceback
 
 
@@ -170,7 +176,7 @@ def traced(tracer: Callable[..., Any], *, task: Any) -> Callable[..., Any]:
             if task.breaker is not None and (held := held_back(task, info, task_id=uuid)) is not None:
                 held.retval.dlx_outcome = run.outcome
                 return held
-            if not request.get("retries"):
+            if not request.get("retries") and (task.budget or task.dlx_context.settings.budget) is not None:
                 pay_in(task)
             try:
                 result = tracer(uuid, args, kwargs, request)
@@ -264,7 +270,7 @@ def _is_from_mark_as_done(error: BaseException, backend: Any) -> bool:
 
 
 def _result_of(error: BaseException, task: Any, run: RunState, request: Any) -> Any:
-    """What to tell the main process of an error that Celery's tracer did not take; None if it is to fly on."""
+    """Return the result for the main process of an error that Celery's tracer raised; None if it must go on."""
     if isinstance(error, (WorkerShutdown, WorkerTerminate)):
         return None
     if isinstance(error, (SystemExit, KeyboardInterrupt)):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kombu.connection import Connection
 
 from celery_dlx_retry.cli import dlx
-from celery_dlx_retry.wire.header_numbers import MOST_COUNT
+from celery_dlx_retry.wire.headers import MOST_COUNT
 
 BODY = json.dumps([[], {}, {}])
 MOST = 2**63 - 1

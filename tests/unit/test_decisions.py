@@ -9,6 +9,7 @@ from celery import Celery
 
 from celery_dlx_retry import DLXRetryTask, Exponential, Fixed
 from celery_dlx_retry.policy.decision import Wait
+from celery_dlx_retry.worker.run import decision_on
 
 LONGEST_SECONDS = 60
 
@@ -26,7 +27,8 @@ def task():
 
 
 def decision(task, *, retries=0):
-    return task.decide(OSError(), request=SimpleNamespace(retries=retries, delivery_info={}, headers=None, id="1"))
+    request = SimpleNamespace(retries=retries, delivery_info={}, headers=None, id="1")
+    return decision_on(task, OSError(), request=request)
 
 
 def test_a_policy_that_grows_ends_at_what_the_app_grants_every_time(task):

@@ -24,20 +24,25 @@ from celery_dlx_retry.policy.rule_retries import RuleRetry, rule_retries_of, wit
 from celery_dlx_retry.topology.ladder import Ladder, skipped_rungs
 from celery_dlx_retry.topology.names import Lane, Names
 from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record
-from celery_dlx_retry.wire.header_numbers import LAST_MS, MOST_COUNT, MOST_RETRIES, count_of, retries_of, time_ms_of
 from celery_dlx_retry.wire.header_size import carried, size_of
 from celery_dlx_retry.wire.headers import (
+    LAST_MS,
+    MOST_COUNT,
+    MOST_RETRIES,
     Failure,
+    count_of,
     crashes_of,
     first_failed_at_ms,
     history_of,
     parked_at_ms_of,
     replays_of,
+    retries_of,
+    time_ms_of,
     with_failure,
     without_copies,
 )
 from celery_dlx_retry.wire.message import Message, bare
-from celery_dlx_retry.wire.validation import flaw_of
+from celery_dlx_retry.worker.run_state import flaw_of
 from tests.unit.examples import many
 
 NOW_MS = 1_800_000_000_000

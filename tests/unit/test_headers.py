@@ -14,9 +14,10 @@ from support import shown
 
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.wire.dead_record import DeadRecord, for_replay, record_of, with_record, without_record
-from celery_dlx_retry.wire.header_numbers import LAST_MS, MOST_COUNT
 from celery_dlx_retry.wire.header_size import size_of
 from celery_dlx_retry.wire.headers import (
+    LAST_MS,
+    MOST_COUNT,
     Failure,
     address_of,
     crashes_of,

@@ -31,9 +31,9 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import WorkQueue
 from celery_dlx_retry.wire.message import Message
 from celery_dlx_retry.worker import celery_publish as sending
-from celery_dlx_retry.worker.outcome import Retry as RetryOutcome
 from celery_dlx_retry.worker.retry_message import copy_with
 from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
+from celery_dlx_retry.worker.run_state import Retry as RetryOutcome
 from tests.unit.examples import many
 
 PROPERTIES = {"correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "expiration", "timestamp"}
@@ -533,8 +533,8 @@ def test_a_soft_time_limit_that_can_never_be_reached_is_refused_as_celery_does(s
 
 
 def test_arguments_that_celery_makes_data_of_are_left_to_celery():
-    task = new_task(new_app())
-    task._dump_pydantic_arguments = lambda _args, kwargs: (["data"], kwargs)
+    dump = staticmethod(lambda _args, kwargs: (["data"], kwargs))
+    task = new_task(new_app(), _dump_pydantic_arguments=dump)
 
     message, is_celerys = retried(task, request())
     with listener():

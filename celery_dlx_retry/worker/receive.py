@@ -1,20 +1,34 @@
-"""Messages that no task can take: unknown task, invalid, foreign, undecodable. Celery drops them; we keep them."""
+"""What a worker does with a message before its task runs.
+
+A message that no task can take becomes a dead letter: its task is unknown, or it is invalid, foreign or undecodable.
+Celery drops such messages. A message that is not due yet goes back to the broker and waits there.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
+from celery_dlx_retry.app.clock import delay_ms, due_at, is_due
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.errors import DLXError, PublishError
+from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.topology.ladder import skipped_rungs
+from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.wire.headers import is_returned_retry, without_broker_headers
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
-from celery_dlx_retry.worker.run_state import message_of
+from celery_dlx_retry.worker.run_state import addressed, as_sent, message_of
 from celery_dlx_retry.worker.settle import Delivery, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from celery import Celery
+    from celery.app.task import Task
 
 logger = escaped(get_logger(__name__))
 
@@ -123,3 +137,78 @@ def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[],
         logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)
+
+
+def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Callable[..., Any]:
+    """Wrap what a worker does with a message of a task: one that is not due is sent on to wait in the broker.
+
+    It came by ``send_task`` from an app that does not know the task, or it waits longer than the ladder is. If it
+    cannot be sent on now, the delivery stays unacknowledged, and we try again later.
+    """
+    pace = context_of(task.app).quick_pace
+
+    @functools.wraps(handle)
+    def handle_or_send_on(message: Any, body: Any, ack: Any, *args: Any, **kwargs: Any) -> Any:
+        if message.channel is not None and message.channel.connection is None:
+            return None  # the connection is gone, and the broker delivers it again
+        if not message.headers.get("eta") or is_returned_retry(message.headers):
+            return handle(message, body, ack, *args, **kwargs)
+        pause = pace.left()
+        try:
+            left_ms = _left_ms(task.app, consumer, message)
+            if left_ms <= context_of(task.app).ladder.resolution_ms:
+                return handle(message, body, ack, *args, **kwargs)
+            if not pause:
+                _send_on(task, message, left_ms)
+                ack(logger, consumer.connection_errors)
+                pace.succeeded()
+                return None
+        except PublishError as problem:
+            pause = pace.failed()
+            logger.warning("not sent on, trying again in %d s task=%s: %s", pause, task.name, problem)
+        except DLXError as problem:
+            logger.warning("held until due task=%s id=%s: %s", task.name, message.headers.get("id"), problem)
+            return handle(message, body, ack, *args, **kwargs)
+        consumer.timer.call_after(pause, handle_or_send_on, (message, body, ack, *args), kwargs)
+        return None
+
+    return handle_or_send_on
+
+
+def _left_ms(app: Celery, consumer: Any, message: Any) -> int:
+    """How long a message has to wait; 0 if it is Celery's to deal with, due or not."""
+    headers, context = message.headers, context_of(app)
+    if not headers.get("eta") or "task" not in headers or not context.settings.countdown or not context.is_rabbitmq:
+        return 0
+    try:
+        if headers.get("id") in consumer.controller.state.revoked:
+            return 0
+        if headers.get("expires") and is_due(due_at(app, headers["expires"])):
+            return 0
+        return delay_ms(app, countdown=None, eta=headers["eta"])
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return 0
+
+
+def _send_on(task: Task, message: Any, left_ms: int) -> None:
+    """Return when the broker has it."""
+    context = context_of(task.app)
+    queue = context.queue_of(message)
+    if gone := skipped_rungs(context.names, context.ladder, message.headers):
+        # A wait queue was deleted. Without it this message would go round and round.
+        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone))
+        context.mend_ladder()
+    there = context.wait_route(queue, left_ms, wish=WaitKind.COUNTDOWN, quickly=True)
+    value = message_of(message)
+    info = as_sent(message.delivery_info, value, queue=queue, names=context.names)
+    headers = addressed(without_broker_headers(value.headers), info, queue=queue)
+    with context.producer_for(there, quickly=True) as producer:
+        producer.publish_message(
+            value.with_headers(headers),
+            exchange=there.exchange,
+            routing_key=there.routing_key,
+        )
+    task_id = str(message.headers.get("id"))
+    emit(
+        CountdownScheduled(task=task.name, task_id=task_id, queue=queue.name, delay_ms=there.length_ms, is_sent_on=True)
+    )
