@@ -28,7 +28,6 @@ from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.headers import COPIES
 from celery_dlx_retry.worker.celery_publish import send
-from celery_dlx_retry.worker.retry_message import eta_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -106,7 +105,7 @@ def _pauses(app: Celery, options: Mapping[str, Any]) -> Iterator[float]:
 def _eta_header(app: Celery, *, countdown: Any, eta: Any) -> str:
     """The header that Celery would write."""
     if countdown:
-        return eta_after(app, countdown)
+        eta = maybe_make_aware(app.now() + timedelta(seconds=countdown), app.timezone)
     return eta if isinstance(eta, str) else str(eta.isoformat())
 
 

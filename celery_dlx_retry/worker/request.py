@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 logger = escaped(get_logger(__name__))
 
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
-# Others cannot write a str of another class into an event, or bring it back as that class.
-_TEXT_SERIALIZERS = frozenset(("json", "msgpack"))
 _MODULES = frozenset((__name__, "celery.worker.request"))
 
 
@@ -71,8 +69,7 @@ class DLXRequest(Request):
     """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
     _dlx: AppContext
-    #: The message is a dead letter or waits in a lane: only the acknowledgement is left.
-    _is_settled = False
+    _is_settled = False  # the message is a dead letter or waits in a lane; only the acknowledgement is left
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
     _dead_of: Any = None
@@ -80,9 +77,12 @@ class DLXRequest(Request):
     _retry_eta: str | None = None  # when the retry of this run runs
     _rule: RuleRetry | None = None  # of the policy, that granted the retry after a hard time limit
 
-    def __init__(self, message: Any, **options: Any) -> None:
+    def __init__(self, message: Any, *, headers: Any = None, **options: Any) -> None:
         try:
-            super().__init__(message, **options)
+            sent = message.headers if headers is None else headers
+            has_waited = bool(sent.get("eta")) and is_returned_retry(sent)
+            # Celery parses an eta and looks up the time zone. The eta of a retry that has waited decides nothing.
+            super().__init__(message, headers={**sent, "eta": None} if has_waited else headers, **options)
             if self.eta is not None:
                 to_timestamp(timezone.to_system(self.eta))  # Celery drops what overflows here
             if flaw := flaw_of(self.request_dict):
@@ -95,6 +95,7 @@ class DLXRequest(Request):
         # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
         if (retries := self.request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
             self.request_dict["retries"] = retries_of(self.request_dict)
+        self.request_dict["eta"] = sent.get("eta")
         context = self._dlx = self.task.dlx_context
         if not context.is_rabbitmq:
             return
@@ -109,9 +110,9 @@ class DLXRequest(Request):
             forwards=is_bound and context.pipeline is not None,
         )
         is_watched = info.is_watched = self._is_watched()
-        if self.eta is not None and (is_returned_retry(message.headers) or is_due(self.eta)):
+        if has_waited or (self.eta is not None and is_due(self.eta)):
             # It has waited in the broker: Celery need not hold it for a moment more.
-            clear_eta(self, is_shown=is_watched and self.app.conf.event_serializer in _TEXT_SERIALIZERS)
+            clear_eta(self, is_watched=is_watched)
         self.request_dict["delivery_info"] = info
         if self.request_dict.get("retries") and needs_returns():
             emit_returned(context, info, task=self.name, task_id=self.id, retries=self.request_dict["retries"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from datetime import timedelta
+from datetime import datetime
 from inspect import signature
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from celery import Celery, signals
 from celery.app.amqp import AMQP
 from celery.app.task import Context
 from celery.canvas import Signature
-from celery.utils.time import maybe_make_aware
 from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 from kombu.serialization import dumps, registry
@@ -107,8 +106,8 @@ def has_room_to_count(message: Message) -> bool:
 
 
 def eta_after(app: Celery, seconds: float) -> str:
-    """The header that Celery would write for this countdown."""
-    return str(maybe_make_aware(app.now() + timedelta(seconds=seconds), app.timezone).isoformat())
+    """Return the header for the delay of a retry."""
+    return datetime.fromtimestamp(time.time() + seconds, app.timezone).isoformat()
 
 
 def planned_retry(app: Celery, error: BaseException | None, delay_ms: int, *, number: int) -> Retry:
