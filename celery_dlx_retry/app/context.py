@@ -20,7 +20,7 @@ from celery_dlx_retry.app.known_lanes import Lanes, waits_are_short
 from celery_dlx_retry.app.task_options import check_urls, choose_again, has_amqp, warn_elsewhere
 from celery_dlx_retry.broker.declare import check, declare
 from celery_dlx_retry.broker.lanes import MAKE_SECONDS, LaneRenewal, make_lanes, make_missing_lanes
-from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher, WaitingOutbox
+from celery_dlx_retry.broker.sync_publisher import MessageCapture, Publisher
 from celery_dlx_retry.broker.work_queues import declare_if_missing, work_queue
 from celery_dlx_retry.celery_compat import queues_by_tag
 from celery_dlx_retry.errors import Forbidden, NotRabbitMQ
@@ -298,11 +298,6 @@ class AppContext:
             self.lanes.make_now(connection, there, within=_QUICK_LOCK_SECONDS if quickly else MAKE_SECONDS)
 
         return mend if self.settings.declare else None
-
-    def outbox_for(self, there: WaitRoute, *, quickly: bool = False) -> WaitingOutbox:
-        """Return an outbox for one message on its way, which waits for the confirm; it mends what is missing, too."""
-        publisher = self.quick_publisher if quickly else self.publisher
-        return WaitingOutbox(publisher, mend=self._mend(there, quickly=quickly), headers=there.headers)
 
     def publish_dead(self, message: Message, queue: WorkQueue, record: DeadRecord, *, quickly: bool = False) -> None:
         """Make a message a dead letter: returns when the broker has it, raises PublishError if it does not."""

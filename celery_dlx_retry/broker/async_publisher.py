@@ -5,24 +5,35 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from celery_dlx_retry.broker.connection import BROKER_ERRORS, drop, open_connection
 from celery_dlx_retry.broker.frames import bytes_of, encoded
 from celery_dlx_retry.broker.sync_publisher import LONGEST_IDLE_SECONDS, PERSISTENT, PROBE
-from celery_dlx_retry.errors import Nacked, PublishError, Unconfirmed, Unpublishable, Unreachable, Unroutable
+from celery_dlx_retry.errors import (
+    Nacked,
+    PublishError,
+    TopologyError,
+    Unconfirmed,
+    Unpublishable,
+    Unreachable,
+    Unroutable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kombu.connection import Connection
 
-    from celery_dlx_retry.broker.outbox import Problem, Then
     from celery_dlx_retry.wire.message import Message
 
+
+#: The broker is not known to have the message, or it cannot have it.
+Problem: TypeAlias = PublishError | TopologyError | Unpublishable
+#: Called once: with None when the broker has confirmed the message, else with the problem.
+Then: TypeAlias = Callable[[Problem | None], None]
 
 # After a failed connect there is no new one for this time: each one blocks the event loop.
 _PAUSE_SECONDS = 1.0

@@ -20,9 +20,7 @@ from celery_dlx_retry.celery_compat import HookedProducer
 from celery_dlx_retry.errors import (
     HeadersTooLong,
     Nacked,
-    PublishError,
     PublishForbidden,
-    TopologyError,
     Unconfirmed,
     Unpublishable,
     Unreachable,
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kombu.connection import Connection
-
-    from celery_dlx_retry.broker.outbox import Problem, Then
 
     Mend = Callable[[Connection], None]
 
@@ -270,23 +266,6 @@ class ConfirmedProducer(HookedProducer):
         drop(connection)
         open_connection(connection, timeout_ms=self._confirm_timeout_ms)
         self.revive(connection)
-
-
-class WaitingOutbox:
-    """Publishes a message and returns when the broker has confirmed it, or has not. See ``outbox.Outbox``."""
-
-    def __init__(self, publisher: Publisher, *, mend: Mend | None, headers: Mapping[str, Any] | None = None) -> None:
-        self._publisher, self._mend, self._headers = publisher, mend, headers
-
-    def publish(self, message: Message, *, exchange: str, routing_key: str, then: Then) -> None:
-        """Publish one message, wait, and call ``then``."""
-        problem: Problem | None = None
-        try:
-            with self._publisher.producer(mend=self._mend, headers=self._headers) as producer:
-                producer.publish_message(message, exchange=exchange, routing_key=routing_key)
-        except (PublishError, TopologyError, Unpublishable) as exc:
-            problem = exc
-        then(problem)
 
 
 class MessageCapture(ConfirmedProducer):

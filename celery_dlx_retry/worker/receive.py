@@ -19,9 +19,9 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.ladder import skipped_rungs
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.escaping import escaped
-from celery_dlx_retry.wire.headers import is_returned_retry, without_broker_headers
+from celery_dlx_retry.wire.headers import is_returned_retry, with_address, without_broker_headers
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
-from celery_dlx_retry.worker.run_state import addressed, as_sent, message_of
+from celery_dlx_retry.worker.run_state import as_sent, message_of
 from celery_dlx_retry.worker.settle import Delivery, settle_dead
 
 if TYPE_CHECKING:
@@ -201,7 +201,12 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
     there = context.wait_route(queue, left_ms, wish=WaitKind.COUNTDOWN, quickly=True)
     value = message_of(message)
     info = as_sent(message.delivery_info, value, queue=queue, names=context.names)
-    headers = addressed(without_broker_headers(value.headers), info, queue=queue)
+    headers = with_address(
+        without_broker_headers(value.headers),
+        exchange=info.get("exchange"),
+        routing_key=info.get("routing_key"),
+        queue=queue.name,
+    )
     with context.producer_for(there, quickly=True) as producer:
         producer.publish_message(
             value.with_headers(headers),

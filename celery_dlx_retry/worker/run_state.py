@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from celery_dlx_retry.wire.headers import address_of, with_address
+from celery_dlx_retry.wire.headers import address_of
 from celery_dlx_retry.wire.message import KEPT_PROPERTIES, Message
 
 if TYPE_CHECKING:
@@ -218,15 +218,6 @@ def as_sent(info: Mapping[str, Any], message: Message, *, queue: WorkQueue, name
         return dict(info)
     exchange, routing_key = address_of(message.headers, queue=queue.name)
     return {**info, "exchange": exchange, "routing_key": routing_key}
-
-
-def addressed(
-    headers: Mapping[str, Any], info: Mapping[str, Any], *, queue: WorkQueue, to: WorkQueue | None = None
-) -> dict[str, Any]:
-    """Return the headers of a message that must wait, for the queue it came from or for another one."""
-    if to is not None and to.name != queue.name:
-        return with_address(headers, exchange="", routing_key=to.name, queue=to.name)
-    return with_address(headers, exchange=info.get("exchange"), routing_key=info.get("routing_key"), queue=queue.name)
 
 
 class PlainDeliveryInfo(dict[str, Any]):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from celery_dlx_retry.app.context import AppContext
-    from celery_dlx_retry.broker.outbox import Problem, Then
+    from celery_dlx_retry.broker.async_publisher import Problem, Then
     from celery_dlx_retry.events import DeadLettered, Event
     from celery_dlx_retry.policy.reasons import Reason
     from celery_dlx_retry.topology.names import WorkQueue
@@ -252,19 +252,19 @@ def _problem_in_lane(
     delivery: Delivery, message: Message, delay_ms: int, *, route: WaitRoute | None = None
 ) -> BaseException | None:
     """Publish into a lane and wait for the confirm; return the problem if it does not come."""
-    context = delivery.context
-    problems: list[BaseException | None] = []
+    context, is_out = delivery.context, False
+    problem: BaseException | None = None
     try:
         if route is None:
             route = context.wait_route(delivery.queue, delay_ms, wish=WaitKind.RETRY, quickly=delivery.is_main)
-        outbox = context.outbox_for(route, quickly=delivery.is_main)
-        outbox.publish(message, exchange=route.exchange, routing_key=route.routing_key, then=problems.append)
-        if problems == [None]:
-            context.published(route)
-    except (PublishError, TopologyError, SoftTimeLimitExceeded) as problem:
-        problems = problems or [problem]
-    _note_pace(delivery, problems[0])
-    return problems[0]
+        with context.producer_for(route, quickly=delivery.is_main) as producer:
+            producer.publish_message(message, exchange=route.exchange, routing_key=route.routing_key)
+            is_out = True
+        context.published(route)
+    except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as exc:
+        problem = None if is_out else exc
+    _note_pace(delivery, problem)
+    return problem
 
 
 def _note_pace(delivery: Delivery, problem: BaseException | None) -> None:
