@@ -78,7 +78,8 @@ class AppContext:
         self._flags: dict[str, Any] = {}
         #: The work queues to which what waited comes back: this process, or the main process, has seen to it.
         self.bound_queues: set[str] = set()
-        self._trusted: set[str] = set()
+        #: Those of them that the main process bound: another connection may not be able to.
+        self.bound_by_main: set[str] = set()
         #: How soon a delivery goes back to its queue, by the place that took no retry or dead letter of it.
         self.paces = FailurePauses(first=0.5, longest=_LONGEST_PAUSE_SECONDS)
         #: The main process pauses after something that failed and held up its event loop.
@@ -225,7 +226,7 @@ class AppContext:
     def mark_bound(self, queue: WorkQueue) -> None:
         """The main process has: an exclusive queue can be bound over the connection alone that it belongs to."""
         self.bound_queues.add(queue.name)
-        self._trusted.add(queue.name)
+        self.bound_by_main.add(queue.name)
 
     def plan(self, queues: Iterable[Queue], *, ladder: bool = False) -> Topology:
         """Return what a worker needs that consumes these queues; only countdowns need the ladder."""
@@ -336,7 +337,7 @@ class AppContext:
     def _around(self, queue: WorkQueue) -> Topology:
         """Return what a message of this queue may need besides its lane, as far as we make it."""
         needs = shared_objects(self.names) | work_queue_objects(self.names, queue)
-        if queue.name not in self._trusted:
+        if queue.name not in self.bound_by_main:
             return needs
         return replace(needs, bindings=tuple(it for it in needs.bindings if it.queue != queue.name))
 

@@ -85,10 +85,10 @@ def retry(task: Any, call: RetryCall) -> Any:
     run.is_over = call.throw
     granted, run.granted = run.granted, None
     is_asked = granted is not None  # the guard has asked the policy
-    if not is_asked:
-        call, granted = _grant(task, run, call)
-    else:
+    if is_asked:
         call = replace(call, is_policys=True)
+    else:
+        call, granted = _grant(task, run, call)
     run.rule = granted.rule if granted else None
     limit = task.max_retries if call.max_retries is None else call.max_retries
     run.is_exhausted = limit is not None and request.retries >= limit
@@ -282,7 +282,7 @@ def _route(  # noqa: PLR0913 - what it depends on
     is_refusable: bool = False,
 ) -> tuple[WaitRoute, bool]:
     """Return the way of a retry, and whether the main process publishes it, when the run is over."""
-    if info.is_bound and info.queue.name not in context.bound_queues:
+    if info.is_bound and info.queue.name not in context.bound_by_main:
         context.mark_bound(info.queue)
     if info.forwards and run.is_over and queue.name == info.queue.name and not is_refusable:
         lane = context.lanes.plain(queue, wait_ms)
