@@ -216,7 +216,8 @@ class DLXRequest(Request):
         if soft or not isinstance(self.delivery_info, DeliveryInfo) or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
-        logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        # Not an error: the task may be retried. Celery logs the error of a task that is not.
+        logger.warning("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
         if not self._is_timeout_handled:
             try:
                 raise TimeLimitExceeded(timeout)  # noqa: TRY301 - for its traceback
