@@ -147,10 +147,11 @@ def parked():
     raise ConnectionError("down")
 
 
-@app.task(name="sentry.later")
-def later(name):
-    """Send a task now, as a web process does."""
-    app.tasks[name].apply_async()
+@app.task(name="sentry.calls")
+def calls(name, args=(), times=1):
+    """Send a task, as a web process does in a transaction."""
+    for _ in range(times):
+        app.tasks[name].apply_async(args)
 
 
 @app.task(name="sentry.beat")
