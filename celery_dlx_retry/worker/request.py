@@ -216,7 +216,6 @@ class DLXRequest(Request):
         if soft or not isinstance(self.delivery_info, DeliveryInfo) or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
-        # Not an error: the task may be retried. Celery logs the error of a task that is not.
         logger.warning("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
         if not self._is_timeout_handled:
             try:
