@@ -1,4 +1,4 @@
-"""Sentry: tags on the error of a dead letter, and a receive latency without the wait. All else is Sentry's own.
+"""Sentry: tags on the error of a dead letter, and a receive latency without the wait. Sentry does the rest.
 
 Call ``install()`` in the module of your app, beside ``sentry_sdk.init()``::
 
@@ -113,7 +113,7 @@ def correct_latency(task: Any, **_: Any) -> None:
     headers = request.delivery_info.message.headers
     death = last_death(headers)
     if replays_of(headers) and not request.retries and death is None:
-        del request.headers[_ENQUEUED_AT]  # it was a dead letter, and nothing says since when it is none
+        del request.headers[_ENQUEUED_AT]  # no header has the time of the replay
         return
     starts = [float(request.headers[_ENQUEUED_AT])]
     if request.eta:

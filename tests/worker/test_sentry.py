@@ -99,7 +99,7 @@ def spans(transaction, op):
 
 
 def shape(transaction, twin):
-    """What is to be the same on both sides."""
+    """Return what must be the same on both sides."""
     told = []
     for span in transaction["spans"]:
         data = {key: value for key, value in span["data"].items() if key.startswith("messaging.")}
@@ -193,7 +193,7 @@ def test_we_add_no_variables_to_an_error(project, runs):
     assert SECRET not in json.dumps([runs["ours", name] for name in each(runs)])
 
 
-@pytest.mark.parametrize("countdown", [None, 0.3])
+@pytest.mark.parametrize("countdown", [None, 3])
 def test_a_call_with_a_countdown_names_the_work_queue_and_the_task_is_in_the_same_trace(project, countdown):
     found = {}
     for twin in TWINS:
@@ -209,6 +209,8 @@ def test_a_call_with_a_countdown_names_the_work_queue_and_the_task_is_in_the_sam
             ]
         )
         (process,) = spans(ran, "queue.process")
+        if twin == "ours":
+            assert latency_of(ran) <= passed(sending, ran) - (2 if countdown else -1)
         found[twin] = [span["data"]["messaging.destination.name"] for span in (publish, process)]
 
     assert found["ours"] == found["plain"] == [project.queue] * 2
@@ -269,7 +271,8 @@ def test_deaths_in_the_main_process_are_one_error_each_with_tags(request):
         with Connection(project.url) as connection:
             for headers, body, _ in STRAYS.values():
                 connection.Producer().publish(body, routing_key=project.queue, headers=headers, **JSON)
-        eventually(lambda: len(project.dead()) == 2 + len(STRAYS), within=60)
+            connection.Producer().publish("{}", routing_key=project.queue, headers={}, **JSON)  # Celery logs a warning
+        eventually(lambda: len(project.dead()) == 3 + len(STRAYS), within=60)
         letters = {str(letter.record.reason): letter.record for letter in project.dead()}
         expected = {reason: error for reason, (_, _, error) in STRAYS.items()}
         expected |= {"worker-lost": "WorkerLostError", "timeout": "TimeLimitExceeded"}
