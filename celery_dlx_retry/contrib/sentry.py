@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -115,9 +116,10 @@ def correct_latency(task: Any, **_: Any) -> None:
     if replays_of(headers) and not request.retries and death is None:
         del request.headers[_ENQUEUED_AT]  # no header has the time of the replay
         return
-    starts = [float(request.headers[_ENQUEUED_AT])]
-    if request.eta:
-        starts.append(due_at(task.app, request.eta).timestamp())
-    if death is not None and (left_at := death.get("time")) is not None:  # a parked message has no eta
-        starts.append((ms_since_1970(left_at) or 0) / 1000)
-    request.headers[_ENQUEUED_AT] = min(max(starts), time.time())
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):  # any sender can write anything there
+        starts = [float(request.headers[_ENQUEUED_AT])]
+        if request.eta:
+            starts.append(due_at(task.app, request.eta).timestamp())
+        if death is not None and (left_at := death.get("time")) is not None:  # a parked message has no eta
+            starts.append((ms_since_1970(left_at) or 0) / 1000)
+        request.headers[_ENQUEUED_AT] = min(max(starts), time.time())

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
+from datetime import datetime, timezone
 from importlib import reload
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from celery import Celery
 
 from celery_dlx_retry import events
 from celery_dlx_retry.contrib import sentry
 from celery_dlx_retry.policy.reasons import Reason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sentry.md").read_text()
+ENQUEUED_AT = "sentry-task-enqueued-time"
 LETTER = events.DeadLettered(
     task="shop.charge",
     task_id="id-1",
@@ -87,6 +92,54 @@ def test_a_tag_is_not_longer_than_sentry_takes():
     long = events.DeadLettered(**{name: getattr(LETTER, name) for name in LETTER.__slots__} | {"queue": "q" * 255})
 
     assert len(sentry.tags_of(long)["dlx.queue"]) == 200
+
+
+def run_of_a_task(enqueued_at, *, eta=None, death=None, **headers):
+    headers |= {"x-death": [{"time": death}]} if death is not None else {}
+    info = SimpleNamespace(message=SimpleNamespace(headers=headers))
+    request = SimpleNamespace(headers={ENQUEUED_AT: enqueued_at}, eta=eta, retries=0, delivery_info=info)
+    return SimpleNamespace(app=Celery(set_as_current=False), request=request)
+
+
+@pytest.mark.parametrize(
+    ("facts", "begins"),
+    [
+        ({}, 5.0),
+        ({"eta": "1970-01-01T00:00:09+00:00"}, 9.0),
+        ({"eta": "1970-01-01T00:00:01+00:00"}, 5.0),
+        ({"eta": "1970-01-01T00:00:01+00:00", "death": datetime(1970, 1, 1, 0, 0, 8, tzinfo=timezone.utc)}, 8.0),
+        ({"eta": "soon"}, 5.0),
+        ({"eta": ["1970"]}, 5.0),
+        ({"death": "yesterday"}, 5.0),
+    ],
+    ids=str,
+)
+def test_the_latency_begins_when_the_message_was_due(monkeypatch, facts, begins):
+    monkeypatch.setattr(sentry, "is_ours", lambda _: True)
+    task = run_of_a_task(5.0, **facts)
+
+    sentry.correct_latency(task)
+
+    assert task.request.headers == {ENQUEUED_AT: begins}
+
+
+def test_the_latency_is_never_negative(monkeypatch):
+    monkeypatch.setattr(sentry, "is_ours", lambda _: True)
+    task = run_of_a_task(5.0, eta="2999-01-01T00:00:00+00:00")
+
+    sentry.correct_latency(task)
+
+    assert task.request.headers[ENQUEUED_AT] <= time.time()
+
+
+@pytest.mark.parametrize("forged", ["now", None, [], {}])
+def test_a_forged_time_is_left_to_sentry(monkeypatch, forged):
+    monkeypatch.setattr(sentry, "is_ours", lambda _: True)
+    task = run_of_a_task(forged, eta="1970-01-01T00:00:09+00:00")
+
+    sentry.correct_latency(task)
+
+    assert task.request.headers == {ENQUEUED_AT: forged}
 
 
 def test_without_sentry_the_adapter_says_what_to_install(monkeypatch):
