@@ -69,7 +69,6 @@ def twins(**options):
 
 @twins()
 def heals(self, failures=2, countdown=3):
-    sentry_sdk.set_tag("eta", self.request.eta)
     if self.request.retries < failures:
         raise self.retry(exc=OSError("down"), countdown=countdown, max_retries=failures)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -161,6 +162,7 @@ def test_each_death_is_one_error_with_tags_and_no_retry_is_one(project, runs):
             assert (tags["dlx.reason"], tags["dlx.queue"]) == (REASONS[name], project.queue)
             assert tags["dlx.attempts"] == str(RUNS[name])
             assert re.fullmatch(r"[0-9a-f]{8}", tags["dlx.group"])
+    assert not [it for it in project.sentry.items("event") if "celery_task_id" not in (it.get("tags") or {})]
 
 
 def test_only_the_run_that_dies_is_tagged(runs):
@@ -264,10 +266,18 @@ def test_a_replayed_task_has_no_latency(request):
     assert latencies == [True, False]
 
 
+def kind_of(event):
+    """The class of an error; of a log line without one, its text."""
+    errors = (event.get("exception") or {}).get("values")
+    return errors[-1]["type"] if errors else event["logentry"]["message"]
+
+
 def test_deaths_in_the_main_process_are_one_error_each_with_tags(request):
     with watched(request, conf={"dlx_crash_limit": 2}) as project:
         lost = project.app.send_task("sentry.ours.crashes", (SECRET,))
         late = project.app.send_task("sentry.overrun")
+        for name in ("crashes", "hard"):
+            project.app.send_task(f"sentry.plain.{name}", (SECRET,))
         with Connection(project.url) as connection:
             for headers, body, _ in STRAYS.values():
                 connection.Producer().publish(body, routing_key=project.queue, headers=headers, **JSON)
@@ -277,15 +287,18 @@ def test_deaths_in_the_main_process_are_one_error_each_with_tags(request):
         expected = {reason: error for reason, (_, _, error) in STRAYS.items()}
         expected |= {"worker-lost": "WorkerLostError", "timeout": "TimeLimitExceeded"}
 
+        of_celery = Counter(("WorkerLostError", "TimeLimitExceeded", "Hard time limit (%ss) exceeded for %s[%s]"))
+
         def errors():
             # billiard logs every process that ends, and Sentry makes an event of it: it belongs to no task.
             return [it for it in project.sentry.items("event") if it.get("logger") != "multiprocessing"]
 
-        eventually(lambda: len(errors()) >= len(expected))
+        eventually(lambda: len(errors()) >= len(expected) + len(of_celery))
 
-    found = {(it.get("tags") or {}).get("dlx.reason"): it for it in errors()}
-    assert {reason: it["exception"]["values"][-1]["type"] for reason, it in found.items()} == expected
-    assert len(errors()) == len(expected)
+    found = {it["tags"]["dlx.reason"]: it for it in errors() if it.get("tags")}
+    assert {reason: kind_of(it) for reason, it in found.items()} == expected
+    assert Counter(kind_of(it) for it in errors() if not it.get("tags")) == of_celery
+    assert len(errors()) == len(expected) + len(of_celery)
     assert letters.keys() == expected.keys()
     for reason, result in (("worker-lost", lost), ("timeout", late)):
         tags = found[reason]["tags"]
