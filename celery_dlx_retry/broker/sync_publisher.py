@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, ChannelError, MessageNacked, NotFound, PreconditionFailed
@@ -64,15 +63,16 @@ class Publisher:
 
     @contextmanager
     def producer(
-        self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None
+        self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None, queue: str = ""
     ) -> Iterator[ConfirmedProducer]:
         """Yield a Kombu producer whose publishes are confirmed.
 
-        If a message finds no queue, ``mend`` makes what is missing. Every message gets these ``headers``.
+        If a message finds no queue, ``mend`` makes what is missing. Every message gets these ``headers``. ``queue`` is
+        the work queue of a task that waits: a monitor that patches Kombu's ``publish()`` sees it and not the lane.
         """
         with self.connection() as connection:
             yield ConfirmedProducer(
-                connection, confirm_timeout_ms=self.confirm_timeout_ms, mend=mend, headers=headers or {}
+                connection, confirm_timeout_ms=self.confirm_timeout_ms, mend=mend, headers=headers or {}, queue=queue
             )
 
     @contextmanager
@@ -157,12 +157,20 @@ class ConfirmedProducer(HookedProducer):
     """The ``producer=`` for Celery's ``send_task``. It overrides every option that could lose a message."""
 
     def __init__(
-        self, connection: Connection, *, confirm_timeout_ms: int, mend: Mend | None, headers: Mapping[str, Any]
+        self,
+        connection: Connection,
+        *,
+        confirm_timeout_ms: int,
+        mend: Mend | None,
+        headers: Mapping[str, Any],
+        queue: str = "",
     ) -> None:
         super().__init__(connection, auto_declare=False)
         self._confirm_timeout_ms = confirm_timeout_ms
         self._mend = mend
         self._way_headers = headers
+        self._shown = {"exchange": "", "routing_key": queue} if queue else {}
+        self._address: dict[str, str] = {}
         #: How many messages the broker has confirmed to this producer.
         self.confirmed = 0
 
@@ -174,13 +182,16 @@ class ConfirmedProducer(HookedProducer):
         # declare objects ourselves. A task's ``expires`` stays in its header: in a lane the AMQP property would shorten
         # the wait.
         own = {"headers": headers, "delivery_mode": PERSISTENT, "retry": False, "declare": None, "expiration": None}
-        publish = partial(super().publish, body, **{**options, **own, **self._waiting})
-        self._confirmed(publish, exchange=exchange, routing_key=routing_key)
+        self._address = {"exchange": exchange, "routing_key": routing_key}
+        with self._translated_errors():
+            super().publish(body, **{**options, **self._address, **self._shown, **own, **self._waiting})
+        self.confirmed += 1
 
     def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
-        """Publish a message as it is, and wait for the confirm. Kombu takes no part in it.
+        """Publish a message as it is, and wait for the confirm.
 
-        ``as_found`` keeps the broker's headers: for a dead letter that goes into a dead-letter queue again.
+        Kombu takes no part in it: monitors patch its ``publish()``, and take each call for a new task. ``as_found``
+        keeps the broker's headers: for a dead letter that goes into a dead-letter queue again.
         """
         properties = {name: value for name, value in message.properties.items() if name in KEPT_PROPERTIES}
         kind = message.content_type or "application/data"
@@ -190,11 +201,13 @@ class ConfirmedProducer(HookedProducer):
         body = bytes_of(message)
         if message.compression:
             body, headers["compression"] = compress(body, message.compression)
-        priority = properties.pop("priority", None)
+        priority = properties.pop("priority", 0)
         properties["delivery_mode"] = PERSISTENT
         content = (body, priority, kind, message.content_encoding or "binary", headers, properties)
-        publish = partial(self.send, content, **self._waiting)
-        self._confirmed(publish, exchange=exchange, routing_key=routing_key)
+        self._address = {"exchange": exchange, "routing_key": routing_key}
+        with self._translated_errors():
+            self.send(content, **self._address, **self._waiting)
+        self.confirmed += 1
 
     @property
     def _waiting(self) -> dict[str, Any]:
@@ -219,26 +232,15 @@ class ConfirmedProducer(HookedProducer):
                 raise HeadersTooLong(size=size_of(fitting), room=room)
         return fitting
 
-    def _confirmed(self, publish: Callable[..., object], *, exchange: str, routing_key: str) -> None:
-        address = {"exchange": exchange, "routing_key": routing_key}
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise what Kombu, py-amqp and the broker raise as one of our errors."""
         try:
-            self._once(publish, address)
-        except Unroutable:
-            # The broker said that no queue has it, so a second publish makes no copy.
-            if self._mend is None:
-                raise
-            self._reconnect()
-            self._mend(self.connection)
-            self._once(publish, address)
-        self.confirmed += 1
-
-    def _once(self, publish: Callable[..., object], address: dict[str, str]) -> None:
-        try:
-            publish(**address)
+            yield
         except MessageNacked as exc:
-            raise Nacked(**address) from exc
+            raise Nacked(**self._address) from exc
         except NotFound as exc:
-            raise Unroutable(**address) from exc
+            raise Unroutable(**self._address) from exc
         except AccessRefused as exc:
             raise PublishForbidden(problem=str(exc)) from exc
         except PreconditionFailed as exc:
@@ -246,20 +248,33 @@ class ConfirmedProducer(HookedProducer):
             raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
-                raise Unroutable(**address) from exc
+                raise Unroutable(**self._address) from exc
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
-            raise Unconfirmed(**address, timeout_ms=self._confirm_timeout_ms) from exc
+            raise Unconfirmed(**self._address, timeout_ms=self._confirm_timeout_ms) from exc
         except MESSAGE_ERRORS:
             raise
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
 
-    def send(self, message: tuple[Any, ...], *, exchange: str, routing_key: str, **options: Any) -> None:
-        """Publish as Kombu does, but encode the whole message first."""
-        self.channel.basic_publish(
-            encoded(self.channel, *message), exchange=exchange, routing_key=routing_key, **options
-        )
+    def send(self, message: tuple[Any, ...], *, exchange: str, routing_key: str, **options: Any) -> None:  # noqa: ARG002
+        """Publish to the address of the caller, whatever Kombu was shown.
+
+        The second publish is here, too: a monitor that patches Kombu's ``publish()`` sees one publish of one message.
+        """
+        try:
+            self._send_once(message, options)
+        except Unroutable:
+            # The broker said that no queue has it, so a second publish makes no copy.
+            if self._mend is None:
+                raise
+            self._reconnect()
+            self._mend(self.connection)
+            self._send_once(message, options)
+
+    def _send_once(self, message: tuple[Any, ...], options: dict[str, Any]) -> None:
+        with self._translated_errors():
+            self.channel.basic_publish(encoded(self.channel, *message), **self._address, **options)
 
     def _reconnect(self) -> None:
         connection = self.connection
@@ -274,8 +289,8 @@ class MessageCapture(ConfirmedProducer):
     Make one for each call: threads that shared one would mix up their messages.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, confirm_timeout_ms=0, mend=None, headers={})
+    def __init__(self, connection: Connection, queue: str = "") -> None:
+        super().__init__(connection, confirm_timeout_ms=0, mend=None, headers={}, queue=queue)
         self.messages: list[Message] = []
 
     def written(self, message: Message) -> Message:
