@@ -43,7 +43,7 @@ from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.worker.pool_events import bring_pool_events
-from celery_dlx_retry.worker.receive import keep_strays
+from celery_dlx_retry.worker.receive import keep_unprocessable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ class Topology(StartStopStep):
         if self.enabled:
             if sentence := lacks():
                 logger.warning("%s", sentence)
-            keep_strays(consumer)
+            keep_unprocessable(consumer)
         if isinstance(consumer.pool, prefork.TaskPool):
             bring_pool_events()
         super().__init__(consumer, **options)

@@ -41,7 +41,7 @@ class ForeignMessage(Exception):
     """Not a Celery message; a fact on the record of a dead letter, never raised."""
 
 
-def keep_strays(consumer: Any) -> None:
+def keep_unprocessable(consumer: Any) -> None:
     """Let a worker's consumer make dead letters of what it would drop; call it before the consumer starts."""
     unknown_message, unknown_task = consumer.on_unknown_message, consumer.on_unknown_task
     invalid_task, decode_error = consumer.on_invalid_task, consumer.on_decode_error
