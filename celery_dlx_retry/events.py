@@ -258,5 +258,6 @@ def emit_to(subscribers: tuple[Subscriber, ...], event: Event) -> None:
             if id(subscriber) not in _failed:
                 _failed.add(id(subscriber))
                 logger.exception(
-                    "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__
-                )
+                    "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__,
+                    extra={"dlx_event": "SubscriberFailed", "dlx_failed_at": type(event).__name__},
+                )  # fmt: skip

@@ -25,7 +25,7 @@ from celery_dlx_retry.events import (
     Returned,
     subscribe,
 )
-from celery_dlx_retry.values.escaping import escaped, printable
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
@@ -107,12 +107,9 @@ def log_event(event: Event) -> None:
 
 def extra_of(event: Event) -> dict[str, Any]:
     """Return the facts of an event as fields of a log record: ``dlx_event``, ``dlx_task`` and so on."""
-    found = {"dlx_event": type(event).__name__}
-    for name in (*(it.name for it in fields(event)), "cause"):
-        if name not in _NOT_LOGGED and hasattr(event, name):
-            value = getattr(event, name)
-            found[f"dlx_{name}"] = printable(value) if isinstance(value, str) and not value.isprintable() else value
-    return found
+    names = (*(it.name for it in fields(event)), "cause")
+    facts = {name: getattr(event, name) for name in names if name not in _NOT_LOGGED and hasattr(event, name)}
+    return log_fields(type(event).__name__, **facts)
 
 
 def _line_of(event: Event) -> tuple[int, str, tuple[str, ...]]:

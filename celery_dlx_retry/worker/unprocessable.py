@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.run_state import message_of
 from celery_dlx_retry.worker.settle import Delivery, settle_dead
@@ -87,7 +88,12 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
     def try_again(problem: BaseException | None = None) -> None:
         pause = context.quick_pace.left() or context.quick_pace.failed()
         if problem is not None:
-            logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)
+            is_ours, cause = isinstance(problem, DLXError), type(problem).__name__
+            logger.error(
+                "not handed over reason=%s, trying again in %d s: %s",
+                reason, pause, problem if is_ours else cause, exc_info=None if is_ours else problem,
+                extra=log_fields("NotHandedOver", reason=str(reason), cause=cause),
+            )  # fmt: skip
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then))
 
     if context.quick_pace.left():
@@ -120,6 +126,7 @@ def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[],
         raise
     except Exception:
         # A result backend, a signal, or Celery that does not expect such an id. The message is safe.
-        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason)
+        fields = log_fields("HandlerFailed", reason=str(reason))
+        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason, extra=fields)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)
