@@ -245,7 +245,10 @@ def needs_returns() -> bool:
 
 
 def emit(event: Event) -> None:
-    """Call every subscriber. An error of a subscriber is logged, the first time, and harms no task."""
+    """Call every subscriber. An error of a subscriber is logged, the first time, and harms no task.
+
+    SystemExit and KeyboardInterrupt go on: a signal handler of Celery may have raised them in the subscriber.
+    """
     emit_to(_subscribers, event)
 
 
@@ -254,7 +257,9 @@ def emit_to(subscribers: tuple[Subscriber, ...], event: Event) -> None:
     for subscriber in subscribers:
         try:
             subscriber(event)
-        except Exception:  # noqa: PERF203 - another subscriber must not miss the event
+        except (SystemExit, KeyboardInterrupt):  # noqa: PERF203 - another subscriber must not miss the event
+            raise
+        except BaseException:  # also a panic of a library in Rust, and a cancelled coroutine
             if id(subscriber) not in _failed:
                 _failed.add(id(subscriber))
                 logger.exception(

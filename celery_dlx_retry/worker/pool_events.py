@@ -11,6 +11,7 @@ import pickle
 import select
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -111,7 +112,8 @@ def _receive(pipe: BinaryIO) -> None:
         except Exception:
             logger.exception("event of a pool process not read", extra=log_fields("PoolEventNotRead"))
         else:
-            emit_to(subscribers_in_main(), event)
+            with suppress(SystemExit):  # it would end this thread alone, and no later event would be read
+                emit_to(subscribers_in_main(), event)
 
 
 def _widen(pipe: int) -> None:

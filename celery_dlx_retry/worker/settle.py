@@ -150,8 +150,10 @@ def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, An
 
 
 def _end(delivery: Delivery, event: Event) -> None:
-    emit(event)
-    delivery.acknowledge(event)
+    try:
+        emit(event)
+    finally:  # a subscriber may end the process
+        delivery.acknowledge(event)
 
 
 def facts_of(letter: DeadLettered) -> dict[str, Any]:

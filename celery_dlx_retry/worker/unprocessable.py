@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.run_state import message_of
-from celery_dlx_retry.worker.settle import Delivery, settle_dead
+from celery_dlx_retry.worker.settle import Delivery, emit_given_back, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from celery_dlx_retry.topology.names import WorkQueue
 
 logger = escaped(get_logger(__name__))
 
@@ -83,27 +84,25 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
     if message.channel is None or message.channel.connection is None:
         return  # the connection is gone, and the broker delivers it again
     context = context_of(consumer.app)
+    queue: WorkQueue | None = None
     is_safe: list[bool] = []
 
     def try_again(problem: BaseException | None = None) -> None:
         pause = context.quick_pace.left() or context.quick_pace.failed()
         if problem is not None:
-            is_ours, cause = isinstance(problem, DLXError), type(problem).__name__
-            logger.error(
-                "not handed over reason=%s, trying again in %d s: %s",
-                reason, pause, problem if is_ours else cause, exc_info=None if is_ours else problem,
-                extra=log_fields("NotHandedOver", reason=str(reason), cause=cause),
-            )  # fmt: skip
+            name = "" if queue is None else queue.name
+            emit_given_back(task="", task_id="", queue=name, worker=consumer.hostname, problem=problem)
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then))
 
     if context.quick_pace.left():
         try_again()
         return
     try:
+        queue = context.queue_of(message)
         delivery = Delivery(
             context=context,
             message=message_of(message),
-            queue=context.queue_of(message),
+            queue=queue,
             task="",
             task_id="",
             worker=consumer.hostname,

@@ -194,7 +194,7 @@ def test_a_real_prometheus_scrapes_the_worker_and_answers_queries(project, port,
         assert server.value(f'up{{instance="{target}"}}') == 1
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_hook_that_raises_costs_no_message_also_without_a_task(project, pool, monkeypatch):
     monkeypatch.setenv("PROJECT_HOOKS", "raise")
     with project.worker(module="project_metrics", pool=pool, concurrency=1) as worker:
@@ -220,4 +220,30 @@ def test_a_hook_that_raises_costs_no_message_also_without_a_task(project, pool, 
         assert f"hook {hook}" in log
     assert log.count("hook DeadLettered of ''") == 2
     assert "hook DeadLettered of 'metrics.unknown'" in log
+    for broken in ("Panic: a subscriber at", "Panic: a subscriber in the main process at", "the registry is full"):
+        assert log.count(broken) >= 1
     assert project.depth(project.queue) == 0
+
+
+#: The event whose subscriber ends the process, and the task; which process it is depends on the pool.
+ENDINGS = [("RetryScheduled", "flaky"), ("DeadLettered", "rejected"), ("Recovered", "flaky")]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize(("event", "task"), ENDINGS)
+def test_a_hook_that_ends_its_process_costs_no_message(project, pool, event, task, monkeypatch):
+    monkeypatch.setenv("PROJECT_HOOKS", "exit")
+    monkeypatch.setenv("PROJECT_EXIT", event)
+    workers = [project.start(module="project_metrics", pool=pool, concurrency=1).wait_until_ready()]
+    result = project.app.send_task(f"metrics.{task}", (1,) if task == "flaky" else ())
+    eventually(lambda: project.records_file.read_text() == "ended\n", within=30)
+
+    def settled():
+        if not workers[-1].is_alive:  # as a supervisor would
+            workers.append(project.start(module="project_metrics", pool=pool, concurrency=1))
+        # An AsyncResult keeps the first final state that it sees, and a thread that ends is one.
+        state = project.app.AsyncResult(result.id).status
+        return state == "SUCCESS" if task == "flaky" else project.dead()
+
+    eventually(settled, within=60)
+    eventually(lambda: project.depth(project.queue) == 0)
