@@ -140,6 +140,18 @@ class BreakerChanged:
     interval_ms: int
     #: How many messages may run in each interval; None if all may.
     per_interval: int | None
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChanged:
+    """The retry budget of a task, in this process, has another tenth of its reserve left than before."""
+
+    #: Empty for ``dlx_budget``, which tasks share.
+    task: str
+    #: From 0, where no retry is left, to 1.
+    remaining: float
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +200,7 @@ Event: TypeAlias = (
     | GivenBack
     | CountdownScheduled
     | BreakerChanged
+    | BudgetChanged
     | Replayed
     | Purged
     | Edited

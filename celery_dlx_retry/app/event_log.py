@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.events import (
     BreakerChanged,
+    BudgetChanged,
     CountdownScheduled,
     DeadLettered,
     Edited,
@@ -69,6 +70,7 @@ _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
         "replayed task=%s id=%s queue=%s dead_letter_queue=%s",
         ("task", "task_id", "queue", "dead_letter_queue"),
     ),
+    BudgetChanged: (DEBUG, "budget changed task=%s remaining=%.1f", ("task", "remaining")),
     Purged: (DEBUG, "purged dead_letter_queue=%s count=%d", ("dead_letter_queue", "count")),
     Edited: (
         DEBUG,

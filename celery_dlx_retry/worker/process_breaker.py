@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ class ProcessBreaker:
                 state="closed" if after.quota is None else "open" if after.quota == 1 else "half open",
                 interval_ms=self.breaker.interval_ms,
                 per_interval=after.quota,
+                pid=os.getpid(),
             )
         )
 

@@ -66,6 +66,11 @@ LINES = [
         "breaker closed task=shop.charge",
     ),
     (
+        events.BudgetChanged(task="shop.charge", remaining=0.5, pid=7),
+        "DEBUG",
+        "budget changed task=shop.charge remaining=0.5",
+    ),
+    (
         events.Replayed(**RUN, dead_letter_queue="orders.dead"),
         "DEBUG",
         "replayed task=shop.charge id=7 queue=orders dead_letter_queue=orders.dead",

@@ -8,7 +8,7 @@ import os
 from celery.exceptions import Reject
 from project import app
 
-from celery_dlx_retry import Breaker, DLXRetryTask, Fixed
+from celery_dlx_retry import Breaker, Budget, DLXRetryTask, Fixed
 
 __all__ = ["app"]
 
@@ -112,3 +112,17 @@ def many(number):
 @app.task(base=DLXRetryTask, name="metrics.held", policy=Fixed(0.1, retries=0), breaker=Breaker(1, probe_every=600))
 def held():
     raise ConnectionError("down")
+
+
+@app.task(base=DLXRetryTask, name="metrics.trips", policy=Fixed(0.1, retries=0), breaker=Breaker(1, probe_every=0.2))
+def trips(fails):
+    if fails:
+        raise ConnectionError("down")
+
+
+@app.task(
+    bind=True, base=DLXRetryTask, name="metrics.spends", policy=Fixed(0.1, retries=3), budget=Budget(0.5, reserve=4)
+)
+def spends(self, failures):
+    if self.request.retries < failures:
+        raise ConnectionError("down")

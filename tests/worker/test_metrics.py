@@ -109,6 +109,38 @@ def test_parked_messages_are_counted(project, port, pool):
     assert total(samples, "parked_total", queue_name=project.queue) >= HELD - 2
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_breakers_and_budgets_are_gauges_of_the_main_process(project, port, pool):
+    def gauge(name, task):
+        return scraped(port).get((f"celery_dlx_{name}", (("name", task),)))
+
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics", pool=pool, concurrency=1):
+        assert gauge("breaker_state", "metrics.trips") is None
+        assert project.app.send_task("metrics.spends", (2,)).get(timeout=20) is None
+        eventually(lambda: gauge("budget_remaining_ratio", "metrics.spends") == 0.5)
+        for _ in range(2):
+            project.app.send_task("metrics.spends", (0,))
+        eventually(lambda: gauge("budget_remaining_ratio", "metrics.spends") == 0.75)
+
+        project.app.send_task("metrics.trips", (True,))
+        eventually(lambda: gauge("breaker_state", "metrics.trips") == 2)
+        for _ in range(3):
+            project.app.send_task("metrics.trips", (False,))
+        eventually(
+            lambda: project.app.send_task("metrics.trips", (False,)) and not gauge("breaker_state", "metrics.trips"),
+            within=30,
+        )
+
+
+def test_a_pool_process_that_has_ended_takes_its_open_breaker_with_it(project, port):
+    flags = ("--dlx-metrics-port", str(port), "--max-tasks-per-child", "1")
+    with project.worker(*flags, module="project_metrics", concurrency=1):
+        project.app.send_task("metrics.trips", (True,))
+        eventually(lambda: ("celery_dlx_breaker_state", (("name", "metrics.trips"),)) in scraped(port))
+
+        eventually(lambda: scraped(port)["celery_dlx_breaker_state", (("name", "metrics.trips"),)] == 0)
+
+
 def test_given_back_deliveries_are_counted_with_their_cause(project, port, policy):
     project.conf["dlx_queue_type"] = "classic"
     policy(f"^{project.names.dead_letters(project.queue)}$", '{"max-length": 0, "overflow": "reject-publish"}')
