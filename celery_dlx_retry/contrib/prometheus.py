@@ -201,7 +201,7 @@ class Worst:
             if (values := self._values.get(name)) is None:
                 values = self._values[name] = {}
                 self._gauge.labels(name).set_function(lambda: self._read(name))
-            if len(values) >= _MANY:  # a worker that replaces its processes often, and that nobody scrapes
+            if len(values) >= _MANY:  # a worker that replaces its processes often, without a scrape
                 self._values[name] = values = _of_living(values)
             values[task, pid] = value
 
