@@ -218,7 +218,7 @@ class DLXRequest(Request):
             super().on_timeout(soft, timeout)
             return
         fields = request_fields("HardTimeLimit", self) | {"dlx_limit_s": timeout}
-        logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id, extra=fields)
+        logger.warning("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id, extra=fields)
         if not self._is_timeout_handled:
             self.on_failure(as_raised(TimeLimitExceeded(timeout)))
         if self._dead_of is not None:

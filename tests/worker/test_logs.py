@@ -65,7 +65,7 @@ def test_a_hard_time_limit_and_a_crash_name_the_task_in_lines_of_the_main_proces
         eventually(lambda: worker.log.count("retry scheduled") == 3)
 
     log = worker.log
-    assert f"ERROR logs.limited[{slow.id}] Hard time limit" in log
+    assert f"WARNING logs.limited[{slow.id}] Hard time limit" in log
     for name, result in (("limited", slow), ("ours", crashes), ("ours", plain)):
         assert f"INFO logs.{name}[{result.id}] retry scheduled" in log
     assert "INFO ???[???] topology stands" in log
