@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.events import (
     BreakerChanged,
+    BudgetChanged,
     CountdownScheduled,
     DeadLettered,
     Edited,
@@ -25,13 +26,12 @@ from celery_dlx_retry.events import (
     Returned,
     subscribe,
 )
-from celery_dlx_retry.values.escaping import escaped, printable
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
 
-logger = get_logger("celery_dlx_retry.events")
-escaped(logger.getChild("subscribers"))  # events.py logs the errors of subscribers there
+logger = escaped(get_logger("celery_dlx_retry.events"))
 
 #: Level, sentence, and the attributes that it names.
 _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
@@ -70,6 +70,7 @@ _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
         "replayed task=%s id=%s queue=%s dead_letter_queue=%s",
         ("task", "task_id", "queue", "dead_letter_queue"),
     ),
+    BudgetChanged: (DEBUG, "budget changed task=%s remaining=%.1f", ("task", "remaining")),
     Purged: (DEBUG, "purged dead_letter_queue=%s count=%d", ("dead_letter_queue", "count")),
     Edited: (
         DEBUG,
@@ -100,22 +101,16 @@ def log_event(event: Event) -> None:
     if not logger.isEnabledFor(level):
         return
     problem = event.problem if isinstance(event, GivenBack) else None
-    values = tuple(getattr(event, name) for name in names)
-    line = sentence % values
-    if not line.isprintable():
-        sentence, values = "%s", (printable(line),)
+    values = [getattr(event, name) for name in names]
     traceback = None if isinstance(problem, _FORESEEN) else problem
     logger.log(level, sentence, *values, exc_info=traceback, extra=extra_of(event))
 
 
 def extra_of(event: Event) -> dict[str, Any]:
     """Return the facts of an event as fields of a log record: ``dlx_event``, ``dlx_task`` and so on."""
-    found = {"dlx_event": type(event).__name__}
-    for name in (*(it.name for it in fields(event)), "cause"):
-        if name not in _NOT_LOGGED and hasattr(event, name):
-            value = getattr(event, name)
-            found[f"dlx_{name}"] = printable(value) if isinstance(value, str) and not value.isprintable() else value
-    return found
+    names = (*(it.name for it in fields(event)), "cause")
+    facts = {name: getattr(event, name) for name in names if name not in _NOT_LOGGED and hasattr(event, name)}
+    return log_fields(type(event).__name__, **facts)
 
 
 def _line_of(event: Event) -> tuple[int, str, tuple[str, ...]]:

@@ -29,7 +29,7 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.retry_after import hinted_delay_ms
 from celery_dlx_retry.policy.rule_retries import RuleRetry
 from celery_dlx_retry.values.durations import to_ms
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +168,9 @@ def _matches(match: Match, error: BaseException) -> bool:
             return isinstance(error, match)
         return bool(match(error))
     except Exception:
-        logger.warning("predicate failed match=%r error=%s", match, type(error).__name__, exc_info=True)
+        kind = type(error).__name__
+        fields = log_fields("PredicateFailed", error_type=kind)
+        logger.warning("predicate failed match=%r error=%s", match, kind, exc_info=True, extra=fields)
         return False
 
 

@@ -25,7 +25,7 @@ from celery_dlx_retry.broker.connection import addresses
 from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unroutable
 from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.topology.wait_route import WaitKind
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.headers import COPIES
 from celery_dlx_retry.worker.celery_publish import send
 
@@ -59,7 +59,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
     queue = destination(app, options)
     # CC and BCC name more queues: Celery publishes to all of them, and the worker that gets a message sends it on.
     if queue is None or _goes_elsewhere(app, options) or not COPIES.isdisjoint(options.get("headers") or ()):
-        logger.debug("left to Celery task=%s: it leads to no one queue of the app on its broker", task.name)
+        sentence = "left to Celery task=%s: it leads to no one queue of the app on its broker"
+        logger.debug(sentence, task.name, extra=log_fields("LeftToCelery", task=task.name))
         return apply_async(**options)
     context = context_of(app)
     when = {"countdown": options.pop("countdown", None), "eta": options.pop("eta", None)}
@@ -71,7 +72,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
         result = send(task, apply_async, {**options, "headers": headers}, queue=work_queue, there=there)
     except (TopologyError, Unroutable) as problem:
         # Nothing is published, the broker says so. The worker that gets it sends it on, if it may.
-        logger.warning("left to Celery task=%s: %s", task.name, problem)
+        fields = log_fields("LeftToCelery", task=task.name, cause=type(problem).__name__)
+        logger.warning("left to Celery task=%s: %s", task.name, problem, extra=fields)
         return apply_async(**options, **when)
     except PublishError as problem:
         raise OperationalError(str(problem)) from problem

@@ -18,17 +18,19 @@ from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.ladder import skipped_rungs
 from celery_dlx_retry.topology.wait_route import WaitKind
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.headers import is_returned_retry, with_address, without_broker_headers
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.run_state import as_sent, message_of
-from celery_dlx_retry.worker.settle import Delivery, settle_dead
+from celery_dlx_retry.worker.settle import Delivery, emit_given_back, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery import Celery
     from celery.app.task import Task
+
+    from celery_dlx_retry.topology.names import WorkQueue
 
 logger = escaped(get_logger(__name__))
 
@@ -96,22 +98,25 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
     if message.channel is None or message.channel.connection is None:
         return  # the connection is gone, and the broker delivers it again
     context = context_of(consumer.app)
+    queue: WorkQueue | None = None
     is_safe: list[bool] = []
 
     def try_again(problem: BaseException | None = None) -> None:
         pause = context.quick_pace.left() or context.quick_pace.failed()
         if problem is not None:
-            logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)
+            name = "" if queue is None else queue.name
+            emit_given_back(task="", task_id="", queue=name, worker=consumer.hostname, problem=problem)
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then))
 
     if context.quick_pace.left():
         try_again()
         return
     try:
+        queue = context.queue_of(message)
         delivery = Delivery(
             context=context,
             message=message_of(message),
-            queue=context.queue_of(message),
+            queue=queue,
             task="",
             task_id="",
             worker=consumer.hostname,
@@ -134,7 +139,8 @@ def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[],
         raise
     except Exception:
         # A result backend, a signal, or Celery that does not expect such an id. The message is safe.
-        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason)
+        fields = log_fields("HandlerFailed", reason=str(reason))
+        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason, extra=fields)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)
 
@@ -165,14 +171,24 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
                 return None
         except PublishError as problem:
             pause = pace.failed()
-            logger.warning("not sent on, trying again in %d s task=%s: %s", pause, task.name, problem)
+            logger.warning(
+                "not sent on, trying again in %d s task=%s: %s",
+                pause, task.name, problem, extra=_fields("NotSentOn", task, message, problem),
+            )  # fmt: skip
         except DLXError as problem:
-            logger.warning("held until due task=%s id=%s: %s", task.name, message.headers.get("id"), problem)
+            logger.warning(
+                "held until due task=%s id=%s: %s",
+                task.name, message.headers.get("id"), problem, extra=_fields("HeldUntilDue", task, message, problem),
+            )  # fmt: skip
             return handle(message, body, ack, *args, **kwargs)
         consumer.timer.call_after(pause, handle_or_send_on, (message, body, ack, *args), kwargs)
         return None
 
     return handle_or_send_on
+
+
+def _fields(event: str, task: Task, message: Any, problem: BaseException) -> dict[str, Any]:
+    return log_fields(event, task=task.name, task_id=message.headers.get("id"), cause=type(problem).__name__)
 
 
 def _left_ms(app: Celery, consumer: Any, message: Any) -> int:
@@ -196,7 +212,8 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
     queue = context.queue_of(message)
     if gone := skipped_rungs(context.names, context.ladder, message.headers):
         # A wait queue was deleted. Without it this message would go round and round.
-        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone))
+        fields = log_fields("RungsMissing", rungs=sorted(gone))
+        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone), extra=fields)
         context.mend_ladder()
     there = context.wait_route(queue, left_ms, wish=WaitKind.COUNTDOWN, quickly=True)
     value = message_of(message)

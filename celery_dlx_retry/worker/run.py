@@ -31,7 +31,7 @@ from celery_dlx_retry.events import DeadLettered
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait, as_policy, decide, decide_without_policy
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES, rule_retries_of
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, first_failed_at_ms
 from celery_dlx_retry.worker import run_state
 from celery_dlx_retry.worker.crash_loop import bounded
@@ -283,8 +283,9 @@ def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:
     )
     if isinstance(decision, Dead) and decision.fault is not None:
         logger.warning(
-            "policy failed task=%s id=%s policy=%r", task.name, request.id, task.policy, exc_info=decision.fault
-        )
+            "policy failed task=%s id=%s policy=%r", task.name, request.id, task.policy,
+            exc_info=decision.fault, extra=log_fields("PolicyFailed", task=task.name, task_id=request.id),
+        )  # fmt: skip
     return decision
 
 

@@ -21,7 +21,7 @@ from celery_dlx_retry.deadletters.fingerprint import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
 from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit
 from celery_dlx_retry.topology.wait_route import WaitKind
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.dead_record import DeadRecord
 from celery_dlx_retry.wire.header_size import carried
 from celery_dlx_retry.wire.headers import PARKED_AT, describe, quotes_arguments, retries_of, with_address
@@ -107,8 +107,7 @@ def retry_is_out(delivery: Delivery, retry: Retry) -> None:
         way="lane" if retry.delay_ms in delivery.context.exact_lanes else "grid",
         confirm_ms=delivery.passed_ms(),
     )
-    emit(event)
-    delivery.acknowledge(event)
+    _end(delivery, event)
 
 
 def settle_dead(
@@ -125,8 +124,10 @@ def settle_dead(
             except Unpublishable as problem:
                 unfit = problem
                 logger.warning(
-                    "dead letter not published as it is task=%s id=%s: %s", record.task, record.task_id, problem
-                )
+                    "dead letter without its headers task=%s id=%s: %s",
+                    record.task, record.task_id, problem,
+                    extra=log_fields("HeadersDropped", task=record.task, task_id=record.task_id, queue=queue.name),
+                )  # fmt: skip
         else:
             raise unfit
     except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
@@ -135,8 +136,7 @@ def settle_dead(
         return
     _note_pace(delivery, None)
     event = dead_lettered(record, confirm_ms=delivery.passed_ms())
-    emit(event)
-    delivery.acknowledge(event)
+    _end(delivery, event)
 
 
 def _ever_smaller(message: Message) -> Iterator[Message]:
@@ -164,8 +164,7 @@ def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, An
     event = Parked(
         task=delivery.task, task_id=delivery.task_id, queue=queue.name, delay_ms=delay_ms, worker=delivery.worker
     )
-    emit(event)
-    delivery.acknowledge(event)
+    _end(delivery, event)
 
 
 def _death_record(
@@ -201,6 +200,13 @@ def _traceback(error: BaseException) -> str:
     if quotes_arguments(error):
         lines[-1] = f"{type(error).__name__}\n"
     return "".join(lines)
+
+
+def _end(delivery: Delivery, event: Event) -> None:
+    try:
+        emit(event)
+    finally:  # a subscriber may end the process
+        delivery.acknowledge(event)
 
 
 def facts_of(letter: DeadLettered) -> dict[str, Any]:

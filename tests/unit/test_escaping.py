@@ -9,7 +9,8 @@ import pytest
 
 import celery_dlx_retry
 from celery_dlx_retry.errors import Unreadable
-from celery_dlx_retry.values.escaping import escaped, json_text, printable, readable_json
+from celery_dlx_retry.values.escaping import json_text, printable, readable_json
+from celery_dlx_retry.values.log_lines import escaped
 
 HOSTILE = "a\n\r\t\x00\x1b[31m\x7f\x85\x9b2J\u061c\u200f\u202e\u2028\u2029\u2066\ufeff\ud800\U000e0041z"
 
@@ -129,12 +130,8 @@ def test_a_value_that_cannot_be_printed_does_not_raise_in_the_caller(logger, mon
 
 def test_every_logger_of_the_package_escapes():
     names = [it.name for it in pkgutil.walk_packages(celery_dlx_retry.__path__, "celery_dlx_retry.")]
-    # The log of events escapes its lines itself: test_no_event_can_forge_a_line_of_the_log.
-    names = [it for it in names if "testing" not in it and not it.endswith(".event_log")]
-    modules = [importlib.import_module(name) for name in names]
+    modules = [importlib.import_module(name) for name in names if "testing" not in name]
     loggers = {module.__name__: vars(module)["logger"] for module in modules if "logger" in vars(module)}
 
     assert len(loggers) >= 10
-    assert [
-        name for name, it in loggers.items() if "_Escaping" not in {type(each).__name__ for each in it.filters}
-    ] == []
+    assert [name for name, it in loggers.items() if "_Lines" not in {type(each).__name__ for each in it.filters}] == []
