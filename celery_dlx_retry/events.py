@@ -15,8 +15,9 @@ that sends tasks, or one that runs operations on dead letters. Subscribe in a mo
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping  # noqa: TC003 - a dataclass field
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 logger = logging.getLogger(__name__)
 
@@ -260,3 +261,55 @@ def emit_to(subscribers: tuple[Subscriber, ...], event: Event) -> None:
                 logger.exception(
                     "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A message that is published next. Whether the broker takes it is not known yet."""
+
+    kind: Literal["retry", "dead-letter", "replay"]
+    task: str
+    task_id: str
+    #: The work queue of the task.
+    queue: str
+    #: How often the task has run so far, or was about to run; 0 for a replay.
+    attempts: int
+    #: Those that the message has without the writers.
+    headers: Mapping[str, Any]
+    #: The class of the error, with or without its text: ``Type: text``.
+    error: str = ""
+    #: Of a dead letter, one of ``celery_dlx_retry.policy.reasons.Reason``.
+    reason: str = ""
+    delay_ms: int = 0
+
+
+class HeaderWriter(Protocol):
+    """A function that returns headers for a message, such as the ids of a trace.
+
+    Begin each name with ``dlx-``: such a header survives retries, death and replay. It must not block.
+    """
+
+    def __call__(self, message: Outgoing, /) -> Mapping[str, str]:
+        """Return the headers to add."""
+
+
+_writers: tuple[HeaderWriter, ...] = ()
+
+
+def write_headers(writer: HeaderWriter) -> None:
+    """Ask the writer for headers of every retry, dead letter and replay that this process publishes."""
+    global _writers  # noqa: PLW0603
+    if writer not in _writers:
+        _writers = (*_writers, writer)
+
+
+def with_written_headers(headers: Mapping[str, Any], **facts: Any) -> Mapping[str, Any]:
+    """Return the headers with those of the writers. An error of a writer is logged, the first time."""
+    for writer in _writers:
+        try:
+            headers = {**headers, **writer(Outgoing(headers=headers, **facts))}
+        except Exception:  # noqa: PERF203 - the message must go on
+            if id(writer) not in _failed:
+                _failed.add(id(writer))
+                logger.exception("header writer %r failed; its next errors are not logged", writer)
+    return headers

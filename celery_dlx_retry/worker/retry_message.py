@@ -20,6 +20,7 @@ from celery_dlx_retry.broker.encoding import bytes_of
 from celery_dlx_retry.broker.sync_publisher import PERSISTENT
 from celery_dlx_retry.celery_compat import dumps_models
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.events import with_written_headers
 from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
 from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import Failure, with_address, with_failure
@@ -113,6 +114,16 @@ def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: 
     )
     if rule is not None:
         headers = with_rule_retry(headers, rule, retries=retry.number - 1)
+    headers = with_written_headers(
+        headers,
+        kind="retry",
+        task=info.message.headers.get("task") or "",
+        task_id=request.id,
+        queue=info.queue.name,
+        attempts=retry.number,
+        error=retry.error,
+        delay_ms=retry.delay_ms,
+    )
     noted = with_address(
         with_failure(headers, failure),
         exchange=info.get("exchange"),
