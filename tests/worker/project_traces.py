@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
+from pathlib import Path
 
 from celery.signals import worker_init, worker_process_init
 from opentelemetry import trace
-from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -46,15 +45,15 @@ class MainProcessExporter(MetricExporter):
         super().__init__()
         self._process = os.getpid()
 
-    def export(self, metrics_data, timeout_millis=10_000, **_):
+    def export(self, metrics_data, **_):
         if os.getpid() == self._process:
             append(os.environ["PROJECT_SPANS"] + ".metrics", metrics_data.to_json(indent=None))
         return MetricExportResult.SUCCESS
 
-    def force_flush(self, timeout_millis=10_000):
+    def force_flush(self, **_):
         return True
 
-    def shutdown(self, timeout_millis=10_000, **_):
+    def shutdown(self, **_):
         pass
 
 
@@ -63,7 +62,6 @@ class BrokenProvider(trace.TracerProvider):
         return self
 
     def start_span(self, *_, **__):
-        print("the tracer fails", file=sys.stderr, flush=True)
         raise RuntimeError("the tracer fails")
 
 
@@ -85,6 +83,8 @@ def metering():
 
 def instrument(provider):
     if "instrumented" in MODE:
+        from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415 - only if it is wanted
+
         CeleryInstrumentor().instrument(tracer_provider=provider)
 
 
@@ -107,9 +107,8 @@ def trace_a_pool_process(**_):
     if MODE:
         provider = tracing()
         install(tracer_provider=provider)
-        if "other-first" in MODE:
-            trace.set_tracer_provider(provider)
-        else:
+        trace.set_tracer_provider(provider)
+        if "other-first" not in MODE:
             instrument(provider)
 
 
@@ -143,7 +142,7 @@ def slow(self):
 @app.task(bind=True, base=DLXRetryTask, name="traces.killed")
 def killed(self):
     record(self)
-    if len(open(os.environ["PROJECT_RECORDS"]).readlines()) < 2:
+    if len(Path(os.environ["PROJECT_RECORDS"]).read_text().splitlines()) < 2:
         os.kill(os.getpid(), 9)
 
 

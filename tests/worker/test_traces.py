@@ -17,7 +17,7 @@ ONE_EACH = ("--max-tasks-per-child", "1")
 FORGED = [
     "00-" + "a" * 32 + "-" + "b" * 16 + "-01,,",
     "00-" + "0" * 32 + "-" + "b" * 16 + "-01,,",
-    ",," * 100_000,
+    ",," * 8_000,
     "no trace",
     5,
     None,
@@ -126,11 +126,10 @@ def live_and_die(traces, flags, pool):
     """Send a task that dies after two retries, replay it, and return all spans."""
     project = traces.project
     with traces.worker(*flags, pool=pool):
-        result = project.app.send_task("traces.pay")
+        project.app.send_task("traces.pay")
         eventually(lambda: len(project.dead()) == 1, within=40)
         traces.mode("command")
         traces.dlx("dead", "replay", "--all", "--yes")
-        assert result.get(timeout=40) is None
         return eventually(lambda: len(traces.attempts()) == 4 and traces.spans(), within=40)
 
 
@@ -208,7 +207,6 @@ def test_a_retry_that_is_called_inside_a_span_of_the_body_links_to_the_attempt(t
 
 @pytest.mark.parametrize(("name", "error"), [("slow", "TimeLimitExceeded"), ("killed", "WorkerLostError")])
 def test_an_attempt_whose_process_is_gone_has_a_span_from_the_main_process(traces, name, error):
-    traces.project.conf["dlx_crash_delay"] = 0.1
     with traces.worker():
         traces.project.app.send_task(f"traces.{name}").get(timeout=60)
         spans = eventually(lambda: len(it := traces.spans()) == 3 and it)
@@ -262,7 +260,7 @@ def test_a_tracer_that_fails_costs_no_message(traces, pool):
         assert healed.get(timeout=40) is None
         eventually(lambda: len(traces.project.dead()) == 2, within=40)
         traces.mode("broken-command")
-        traces.dlx("dead", "replay", "--task", "traces.pay", "--all", "--yes")
+        traces.dlx("dead", "replay", "--task", "traces.pay", "--yes")
         eventually(lambda: len(traces.project.dead()) == 1)
         assert "the tracer fails" in worker.log
         assert "header writer" in worker.log

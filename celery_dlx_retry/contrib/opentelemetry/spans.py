@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from billiard import current_process
 from celery import signals, states
 from opentelemetry import context as context_api
 from opentelemetry import trace as trace_api
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 # The pool process is gone, and the span of its attempt with it.
 _LOST = frozenset(("TimeLimitExceeded", "WorkerLostError"))
+_INSTRUMENTATION = "opentelemetry.instrumentation.celery"
 _KINDS = {events.RetryScheduled: "retry", events.DeadLettered: "dead-letter", events.Replayed: "replay"}
 
 
@@ -113,7 +115,8 @@ class Spans:
         elif attempt.span is not None:
             if state == states.FAILURE and not isinstance(retval, tuple(task.throws or ())):
                 _fail(attempt.span, type(retval).__name__)
-            attempt.span.end()
+            if not _is_process_ending():  # else the main process has a span for the attempt
+                attempt.span.end()
             context_api.detach(attempt.token)
 
     def _adopt_span(self, attempt: _Attempt) -> None:
@@ -192,7 +195,8 @@ class Spans:
 
     def _lost_attempt(self, message: events.Outgoing, trace: TaskTrace) -> Span | None:
         """Return a span for an attempt whose pool process is gone. Its length is not known."""
-        if self._runs_tasks or message.kind == "replay" or class_of(message.error) not in _LOST:
+        is_lost = not self._runs_tasks and message.kind != "replay" and class_of(message.error) in _LOST
+        if not is_lost or _INSTRUMENTATION in sys.modules:  # its span may have been exported
             return None
         attributes = _attributes("process", message.queue, task=message.task, task_id=message.task_id)
         attributes[names.ATTEMPT] = message.attempts
@@ -245,9 +249,14 @@ def _parent_of(trace: TaskTrace, headers: Any) -> Context:
     return Context() if trace else sender_of(headers)
 
 
+def _is_process_ending() -> bool:
+    """Return whether a pool process is about to exit: at a hard time limit Celery raises SystemExit in the body."""
+    return isinstance(sys.exc_info()[1], SystemExit) and current_process().name != "MainProcess"
+
+
 def _is_instrumented() -> bool:
     """Return whether opentelemetry-instrumentation-celery makes spans in this process."""
-    module = sys.modules.get("opentelemetry.instrumentation.celery")
+    module = sys.modules.get(_INSTRUMENTATION)
     instrumentor = getattr(module, "CeleryInstrumentor", None)
     return instrumentor is not None and bool(instrumentor().is_instrumented_by_opentelemetry)
 
