@@ -20,7 +20,7 @@ _LONGEST = 3 * 55 + 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrace:
-    """The spans of one task, as traceparents; empty if there is none."""
+    """The spans of one task, as traceparents. An empty text means that there is no such span."""
 
     first: str = ""
     previous: str = ""

@@ -47,7 +47,7 @@ def traceparent(span: Span | None) -> str:
 
 
 def links_to(trace: TaskTrace) -> list[Link]:
-    """Return one link to each span that the header names, with what the span is to the task."""
+    """Return one link to each span that the header names. An attribute of the link says which of the three it is."""
     roles: dict[str, list[str]] = {}
     for role, span in (("first", trace.first), ("previous", trace.previous), ("published", trace.published)):
         if span:

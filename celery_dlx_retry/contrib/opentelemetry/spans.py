@@ -54,7 +54,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Publish:
-    """A publish of which we do not know yet whether the broker takes the message."""
+    """A publish that the broker has not confirmed yet."""
 
     kind: str
     span: Span
