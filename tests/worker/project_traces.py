@@ -106,9 +106,11 @@ def trace_the_main_process(**_):
 def trace_a_pool_process(**_):
     if MODE:
         provider = tracing()
-        install(tracer_provider=provider)
         trace.set_tracer_provider(provider)
-        if "other-first" not in MODE:
+        if "as-documented" in MODE:
+            instrument(provider)
+        install(tracer_provider=provider)
+        if "ours-first" in MODE:
             instrument(provider)
 
 

@@ -43,13 +43,13 @@ def install(*, tracer_provider: TracerProvider | None = None, meter_provider: Me
     tracer = trace_api.get_tracer(_NAME, __version__, tracer_provider)
     if _spans is None:
         _spans = Spans(tracer)
-        signals.task_prerun.connect(_spans.begin_attempt, weak=False)
         signals.task_postrun.connect(_spans.end_attempt, weak=False)
         signals.worker_process_shutdown.connect(_flush, weak=False)
         events.write_headers(_spans.write_header)
         events.subscribe(_spans.on_event, needs_returns=False)
     elif tracer_provider is not None:
         _spans.tracer = tracer
+    _spans.come_last()
     _provider = tracer_provider or _provider
     meter = metrics_api.get_meter(_NAME, __version__, meter_provider)
     if _metrics is None:

@@ -78,6 +78,11 @@ class Spans:
 
     # --- attempts ---
 
+    def come_last(self) -> None:
+        """Begin attempts after opentelemetry-instrumentation-celery has begun its spans."""
+        signals.task_prerun.disconnect(self.begin_attempt)
+        signals.task_prerun.connect(self.begin_attempt, weak=False)
+
     def begin_attempt(self, *, task: Any, task_id: str, **_: Any) -> None:
         """Start the span of an attempt, or add to that of opentelemetry-instrumentation-celery."""
         request = task.request
@@ -125,9 +130,7 @@ class Spans:
             signals.before_task_publish.connect(self.add_to_publish, weak=False)
         _adopt_late(attempt)
         if attempt.span is None:
-            # Its receiver of this signal comes after ours, for now.
-            signals.task_prerun.disconnect(self.begin_attempt)
-            signals.task_prerun.connect(self.begin_attempt, weak=False)
+            self.come_last()
 
     def add_to_publish(self, **_: Any) -> None:
         """Add to the span that opentelemetry-instrumentation-celery has made for the publish of a retry."""
