@@ -26,9 +26,11 @@ TYPES = {"process": "process", "retry": "send", "dead-letter": "send", "replay":
 _LONGEST = 255
 
 
-def text(value: object) -> str:
+def text(value: str) -> str:
     """Return a text that every exporter can encode: names and ids of unknown messages are the sender's."""
-    return str(value)[:_LONGEST].encode("utf-8", "replace").decode()
+    if len(value) <= _LONGEST and value.isascii():
+        return value
+    return value[:_LONGEST].encode("utf-8", "replace").decode()
 
 
 def operation(name: str, queue: str) -> Attributes:

@@ -48,10 +48,10 @@ def traceparent(span: Span | None) -> str:
 
 def links_to(trace: TaskTrace) -> list[Link]:
     """Return one link to each span that the header names. An attribute of the link says which of the three it is."""
-    roles: dict[str, list[str]] = {}
+    roles: dict[str, str] = {}
     for role, span in (("first", trace.first), ("previous", trace.previous), ("published", trace.published)):
         if span:
-            roles.setdefault(span, []).append(role)
+            roles[span] = f"{roles[span]},{role}" if span in roles else role
     return [Link(_context(span), {LINK: found}) for span, found in roles.items()]
 
 

@@ -143,12 +143,12 @@ class Spans:
 
     def write_header(self, message: events.Outgoing, /) -> dict[str, str]:
         """Start the span of a publish, and return the header that lets the next attempt find it."""
-        trace = trace_of(message.headers)
         attempt = _attempt_of(message)
+        trace = trace_of(message.headers) if attempt is None else attempt.trace
         before = attempt.span if attempt is not None else self._lost_attempt(message, trace)
         attributes = _publish_attributes(message)
         if before is not None and message.error:
-            before.add_event("exception", {names.EXCEPTION_TYPE: class_of(message.error)})
+            before.set_attribute(names.EXCEPTION_TYPE, class_of(message.error))
         if attempt is not None and message.kind == "retry" and self._is_published_by_celery(attempt):
             attempt.retry, span = attributes, None
         else:
