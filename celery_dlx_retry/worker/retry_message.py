@@ -101,7 +101,9 @@ def copied_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule:
     return {**noted_headers(headers, request, retry, rule), "retries": retry.number}
 
 
-def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None) -> dict[str, Any]:
+def noted_headers(
+    headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None, *, queue: str = ""
+) -> dict[str, Any]:
     """Return the headers with the failure in their history, the address of the sender, and the new eta."""
     info: DeliveryInfo = request.delivery_info
     failure = Failure(
@@ -119,7 +121,7 @@ def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: 
         kind="retry",
         task=info.message.headers.get("task") or "",
         task_id=request.id,
-        queue=info.queue.name,
+        queue=queue or info.queue.name,
         attempts=retry.number,
         error=retry.error,
         delay_ms=retry.delay_ms,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from project import app, record
 
-from celery_dlx_retry import Breaker, DLXRetryTask, Fixed, RetryIn
+from celery_dlx_retry import DLXRetryTask, Fixed
 from celery_dlx_retry.contrib.opentelemetry import install
 
 __all__ = ["app"]
@@ -135,6 +134,12 @@ def asked(self):
             raise self.retry(countdown=0.1, kwargs={}, headers={"mine": "1"})
 
 
+@app.task(bind=True, base=DLXRetryTask, name="traces.moved")
+def moved(self, queue):
+    if self.request.retries < 1:
+        raise self.retry(countdown=0.1, queue=queue)
+
+
 @app.task(bind=True, base=DLXRetryTask, name="traces.slow", time_limit=1, policy=Fixed(0.1, retries=2))
 def slow(self):
     if self.request.retries < 1:
@@ -146,13 +151,3 @@ def killed(self):
     record(self)
     if len(Path(os.environ["PROJECT_RECORDS"]).read_text().splitlines()) < 2:
         os.kill(os.getpid(), 9)
-
-
-@app.task(base=DLXRetryTask, name="traces.held", policy=Fixed(0.1, retries=0), breaker=Breaker(1, probe_every=600))
-def held():
-    raise RetryIn(600)
-
-
-@app.task(base=DLXRetryTask, name="traces.known")
-def known():
-    json.dumps({})

@@ -213,6 +213,16 @@ def test_a_retry_that_is_called_inside_a_span_of_the_body_links_to_the_attempt(t
         assert (second.links, second.parent) == ({"first": first.id, "previous": first.id}, retry.id)
 
 
+def test_a_retry_into_another_queue_names_that_queue(traces):
+    queue, other = traces.project.queue, f"{traces.project.prefix}.other"
+    with traces.worker("-Q", f"{queue},{other}"):
+        traces.project.app.send_task("traces.moved", (other,)).get(timeout=30)
+        spans = eventually(lambda: len(it := traces.spans()) == 3 and it)
+
+    assert [it.name for it in spans] == [f"process {queue}", f"retry {other}", f"process {other}"]
+    assert_one_picture(spans)
+
+
 @pytest.mark.parametrize(("name", "error"), [("slow", "TimeLimitExceeded"), ("killed", "WorkerLostError")])
 def test_an_attempt_whose_process_is_gone_has_a_span_from_the_main_process(traces, name, error):
     with traces.worker():
