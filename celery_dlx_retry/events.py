@@ -286,13 +286,15 @@ class Outgoing:
 class HeaderWriter(Protocol):
     """A function that returns headers for a message, such as the ids of a trace.
 
-    Begin each name with ``dlx-``: such a header survives retries, death and replay. It must not block.
+    Each name begins with ``dlx-``: such a header survives retries, death and replay. Each value is ASCII text. A
+    header has at most 500 characters. The function must not block.
     """
 
     def __call__(self, message: Outgoing, /) -> Mapping[str, str]:
         """Return the headers to add."""
 
 
+_MOST_CHARACTERS = 500
 _writers: tuple[HeaderWriter, ...] = ()
 
 
@@ -307,9 +309,18 @@ def with_written_headers(headers: Mapping[str, Any], **facts: Any) -> Mapping[st
     """Return the headers with those of the writers. An error of a writer is logged, the first time."""
     for writer in _writers:
         try:
-            headers = {**headers, **writer(Outgoing(headers=headers, **facts))}
+            headers = {**headers, **_checked(writer(Outgoing(headers=headers, **facts)))}
         except Exception:  # noqa: PERF203 - the message must go on
             if id(writer) not in _failed:
                 _failed.add(id(writer))
                 logger.exception("header writer %r failed; its next errors are not logged", writer)
+    return headers
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers of a writer. Raise ValueError if they could keep a message from being published."""
+    for name, value in headers.items():
+        is_text = type(name) is str and type(value) is str and name.isascii() and value.isascii()
+        if not is_text or not name.startswith("dlx-") or len(name) + len(value) > _MOST_CHARACTERS:
+            raise ValueError(f"{str(name)[:80]!r} is no header with a name from dlx- on and a short ASCII text")
     return headers

@@ -164,6 +164,7 @@ def test_without_the_sdk_install_works_and_can_be_called_twice():
 
 def test_a_writer_that_fails_costs_no_header_and_is_logged_once(monkeypatch, caplog):
     monkeypatch.setattr(events, "_writers", ())
+    monkeypatch.setattr(events, "_failed", set())
 
     def fail(message):
         raise RuntimeError(message.kind)
@@ -178,8 +179,23 @@ def test_a_writer_that_fails_costs_no_header_and_is_logged_once(monkeypatch, cap
     assert [it.getMessage()[:13] for it in caplog.records] == ["header writer"]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mine": "x"}, {"dlx-x": 5}, {"dlx-x": "\ud800"}, {"dlx-x": "x" * 500}, {5: "x"}, {b"dlx-x": "x"}, None, 5],
+)
+def test_what_a_message_cannot_carry_is_not_added(monkeypatch, caplog, wrong):
+    monkeypatch.setattr(events, "_writers", ())
+    monkeypatch.setattr(events, "_failed", set())
+    events.write_headers(lambda _: wrong)
+    facts = {"kind": "retry", "task": "t", "task_id": "7", "queue": "orders", "attempts": 1}
+
+    assert events.with_written_headers({"a": 1}, **facts) == {"a": 1}
+    assert len(caplog.records) == 1
+
+
 def test_without_a_writer_the_headers_are_the_same_object(monkeypatch):
     monkeypatch.setattr(events, "_writers", ())
+    monkeypatch.setattr(events, "_failed", set())
     headers = {"a": 1}
 
     assert events.with_written_headers(headers, kind="retry") is headers
