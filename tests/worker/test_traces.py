@@ -295,13 +295,13 @@ def test_spans_of_a_process_that_is_replaced_are_exported(traces):
 
 def test_the_main_process_counts_for_all_processes_and_once(traces):
     queue = traces.project.queue
-    with traces.worker(*ONE_EACH):
+    with traces.worker("--max-tasks-per-child", "4"):
         for number in range(3):
             traces.project.app.send_task("traces.flaky", (2,), task_id=f"id-{number}")
             traces.project.app.send_task("traces.pay")
             traces.project.app.send_task(f"traces.unknown-{number}")
-        eventually(lambda: traces.total("celery.dlx.recovered") == 3, within=60)
-        eventually(lambda: traces.total("celery.dlx.dead_letters") == 6, within=60)
+        eventually(lambda: traces.total("celery.dlx.recovered") == 3, within=90)
+        eventually(lambda: traces.total("celery.dlx.dead_letters") == 6, within=90)
 
         assert traces.total("celery.dlx.retries") == 12
         flaky = {"celery.task_name": "traces.flaky", "error.type": "TimeoutError", "celery.dlx.way": "lane"}
