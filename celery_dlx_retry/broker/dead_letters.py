@@ -20,6 +20,7 @@ from celery_dlx_retry.broker.sync_publisher import PROBE
 from celery_dlx_retry.broker.work_queues import is_surely_classic
 from celery_dlx_retry.deadletters.letter import dead_message
 from celery_dlx_retry.errors import Forbidden, LetterError, Missing, Unpublishable, Unroutable
+from celery_dlx_retry.events import with_written_headers
 from celery_dlx_retry.wire.dead_record import for_replay, with_record
 from celery_dlx_retry.wire.header_size import check_properties, room_beside, size_of
 from celery_dlx_retry.wire.message import KEPT_PROPERTIES, Message
@@ -124,8 +125,15 @@ def replay(  # noqa: PLR0913 - which, where to, how
             try:
                 to_queue = destination(letter) if destination else letter.record.queue
                 message = change(letter.message) if change else letter.message
-                replayed = message.with_headers(for_replay(message.headers))
-                work_queues.publish(to_queue, replayed)
+                headers = with_written_headers(
+                    for_replay(message.headers),
+                    kind="replay",
+                    task=letter.record.task,
+                    task_id=letter.record.task_id,
+                    queue=to_queue,
+                    attempts=0,
+                )
+                work_queues.publish(to_queue, message.with_headers(headers))
             except (Unroutable, Unpublishable, Forbidden, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue

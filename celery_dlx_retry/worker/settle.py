@@ -19,7 +19,7 @@ from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.celery_compat import mark_requeued
 from celery_dlx_retry.deadletters.fingerprint import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
-from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit
+from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit, with_written_headers
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.dead_record import DeadRecord
@@ -117,7 +117,7 @@ def settle_dead(
     record = _death_record(delivery, reason=reason, error=error, fault=fault)
     context, message, queue = delivery.context, delivery.message, delivery.queue
     try:
-        for letter in _ever_smaller(message):
+        for letter in _ever_smaller(message, record):
             try:
                 context.publish_dead(letter, queue, record, quickly=delivery.is_main)
                 break
@@ -139,11 +139,21 @@ def settle_dead(
     _end(delivery, event)
 
 
-def _ever_smaller(message: Message) -> Iterator[Message]:
-    """Yield the message, and what is left of it if it is unpublishable: without an end it would come back for ever."""
-    yield message
+def _ever_smaller(message: Message, record: DeadRecord) -> Iterator[Message]:
+    """Yield the letter, and what is left of it if it is unpublishable: without an end it would come back for ever."""
+    facts = {
+        "kind": "dead-letter",
+        "task": record.task,
+        "task_id": record.task_id,
+        "queue": record.queue,
+        "attempts": record.attempts,
+        "error": record.error_type,
+        "reason": record.reason.value,
+    }
+    yield replace(message, headers=with_written_headers(message.headers, **facts))
     if (kept := carried(message.headers)) is not message.headers:
-        yield message.with_headers(kept)  # a body changed a header in place into one that AMQP cannot carry
+        # A body changed a header in place into one that AMQP cannot carry.
+        yield replace(message, headers=with_written_headers(kept, **facts))
     yield bare(message)
 
 
