@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import shown
 
 from celery_dlx_retry.errors import DeadLetter, RetryIn
-from celery_dlx_retry.policy.retry_after import hinted_delay_ms
+from celery_dlx_retry.policy.decision import hinted_delay_ms
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=timezone.utc).timestamp()
 IN_90_S = datetime(2026, 10, 21, 7, 29, 30, tzinfo=timezone.utc)
