@@ -11,10 +11,12 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.values.escaping import escaped
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.run_state import message_of
-from celery_dlx_retry.worker.settle import Delivery, settle_dead
+from celery_dlx_retry.worker.settle import Delivery, facts_of, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from celery_dlx_retry.events import DeadLettered
 
 logger = escaped(get_logger(__name__))
 
@@ -82,7 +84,7 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
     if message.channel is None or message.channel.connection is None:
         return  # the connection is gone, and the broker delivers it again
     context = context_of(consumer.app)
-    is_safe: list[bool] = []
+    letters: list[Any] = []
 
     def try_again(problem: BaseException | None = None) -> None:
         pause = context.quick_pace.left() or context.quick_pace.failed()
@@ -101,25 +103,28 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
             task="",
             task_id="",
             worker=consumer.hostname,
-            acknowledge=lambda _event: is_safe.append(True),
+            acknowledge=letters.append,
             give_back=try_again,
             is_main=True,
         )
         settle_dead(delivery, reason=reason, error=error)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the worker lives and the delivery stays
         try_again(problem)
-    if is_safe:
-        _acknowledge(consumer, message, reason, then)
+    for letter in letters:
+        _acknowledge(consumer, message, letter, then)
 
 
-def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[], None]) -> None:
+def _acknowledge(consumer: Any, message: Any, letter: DeadLettered, then: Callable[[], None]) -> None:
     message.reject_log_error = message.ack_log_error
     try:
         then()
+        if letter.reason == Reason.UNKNOWN_TASK and consumer.event_dispatcher:
+            # Only here Celery has sent task-failed.
+            consumer.event_dispatcher.send("task-dead-lettered", uuid=letter.task_id, **facts_of(letter))
     except (*consumer.connection_errors, *consumer.channel_errors):
         raise
     except Exception:
         # A result backend, a signal, or Celery that does not expect such an id. The message is safe.
-        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason)
+        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", letter.reason)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)
