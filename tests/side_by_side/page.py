@@ -29,7 +29,7 @@ TABLES = re.compile(
 def outcomes(seen: Mapping[tuple[str, str], Seen]) -> str:
     """Return the table of all tasks."""
     rows = [
-        [case.says, *(_flower(seen[name, twin]) for twin in ("plain", "ours")),
+        [case.says, *(flower(seen[name, twin]) for twin in ("plain", "ours")),
          *(_exporter(seen[name, twin]) for twin in ("plain", "ours")), _metrics(seen[name, "ours"])]
         for name, case in CASES.items()
     ]  # fmt: skip
@@ -54,16 +54,17 @@ def write(page: Path, tables: list[str]) -> None:
     page.write_text(text)
 
 
-def state_in(it: Seen) -> str:
+def flower(it: Seen) -> str:
+    """Return what Flower shows of a task."""
+    if not it.flower:
+        return "nothing"
+    return _state_in(it) + (", eta" if it.flower["eta"] else "")
+
+
+def _state_in(it: Seen) -> str:
     """Return the state in Flower. Two processes report a retry of plain Celery, and either report may be the last."""
     is_held = it.events["task-received"] > it.events["task-started"] and it.flower["state"] in {"RETRY", "RECEIVED"}
     return "RETRY or RECEIVED" if is_held else it.flower["state"]
-
-
-def _flower(it: Seen) -> str:
-    if not it.flower:
-        return "nothing"
-    return state_in(it) + (", eta" if it.flower["eta"] else "")
 
 
 def _exporter(it: Seen) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 TWINS = ("plain", "ours")
+FLOWER_COLUMNS = "--tasks-columns=name,state,retries,eta,received,worker"
 #: A task has come to its end if one of these was sent.
 ENDS = {"task-succeeded", "task-failed", "task-rejected", "task-revoked"}
 
@@ -77,7 +78,9 @@ class World:
         self._start("exporter", celery_exporter.command(
             "--broker-url", self._url, "--host", LOOPBACK, "--port", str(self.exporter_port)
         ))  # fmt: skip
-        self.process("plain", "flower", f"--address={LOOPBACK}", f"--port={self.flower_port}", name="flower")
+        self.process(
+            "plain", "flower", f"--address={LOOPBACK}", f"--port={self.flower_port}", FLOWER_COLUMNS, name="flower"
+        )
         self.process("ours", "dlx", "exporter", "--port", str(self.dlx_port), "--interval", "0.5", name="dlx-exporter")
         for worker in workers:
             worker.wait_until_ready(within=60)
