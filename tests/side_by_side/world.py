@@ -57,7 +57,7 @@ class World:
         self.worker_port, self.flower_port, self.exporter_port, self.dlx_port = free_ports(4)
         self.events: list[dict[str, Any]] = []
         self._sent: dict[tuple[str, str], str] = {}
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": str(FOLDER),
             "PYTHONWARNINGS": "ignore",
@@ -96,7 +96,7 @@ class World:
         for twin, app in self._apps.items():
             for name, case in CASES.items():
                 if name not in CHORD:
-                    self._sent[name, twin] = self._send(twin, name, **case.options)
+                    self._sent[name, twin] = self.send(twin, name, **case.options)
             members = [app.tasks[f"{twin}.{task}"].si() for task in ("greets", CHORD[0])]
             done = chord(members, app=app)(app.tasks[f"{twin}.{CHORD[1]}"].s())
             self._sent[CHORD[0], twin], self._sent[CHORD[1], twin] = done.parent[1].id, done.id
@@ -175,19 +175,19 @@ class World:
 
     def _senders(self) -> dict[str, Celery]:
         """Return the apps of two web processes: they know their tasks."""
-        with patch.dict(os.environ, self._environment), patch.object(sys, "path", [str(FOLDER), *sys.path]):
+        with patch.dict(os.environ, self.environment), patch.object(sys, "path", [str(FOLDER), *sys.path]):
             found = {twin: importlib.import_module(twin).app for twin in TWINS}
         for module in (*TWINS, "tasks"):
             del sys.modules[module]
         return found
 
-    def _send(self, twin: str, name: str, **options: Any) -> str:
+    def send(self, twin: str, name: str, **options: Any) -> str:
         app = self._apps[twin]
         task = app.tasks.get(f"{twin}.{name}")
         return (task.apply_async(**options) if task else app.send_task(f"{twin}.{name}", **options)).id
 
     def _all_listen(self) -> bool:
-        sent = [self._send(twin, "greets") for twin in TWINS]
+        sent = [self.send(twin, "greets") for twin in TWINS]
 
         def is_heard() -> bool:
             done = {event["uuid"] for event in list(self.events) if event["type"] == "task-succeeded"}
@@ -199,7 +199,7 @@ class World:
         return [it for it in self.samples(self.exporter_port) if it.name == "celery_task_succeeded_total" and it.value]
 
     def _start(self, name: str, command: list[str]) -> Any:
-        it = start_worker(command, log=self._folder / f"{name}.log", environment=self._environment, cwd=self._folder)
+        it = start_worker(command, log=self._folder / f"{name}.log", environment=self.environment, cwd=self._folder)
         self._stack.callback(lambda: it.is_alive and it.kill())
         return it
 
