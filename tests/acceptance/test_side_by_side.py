@@ -1,6 +1,6 @@
 """What Flower, celery-exporter, Celery's event state and Prometheus show of the same tasks: plain Celery's and ours.
 
-DLX_WRITE_TRANSCRIPTS=1 writes the tables of docs/monitoring.md anew.
+DLX_WRITE_TRANSCRIPTS=1 writes the tables of docs/monitoring.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""celery-exporter of Dani Hodovic, in an environment of its own: it asks for older libraries than we test with."""
+"""celery-exporter of Dani Hodovic, in a separate environment: it asks for older libraries than we test with."""
 
 from __future__ import annotations
 
