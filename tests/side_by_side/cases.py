@@ -27,7 +27,7 @@ CASES = {
     "killed": Case(says="loses its pool process once"),
     "unknown": Case(says="is unknown to the worker"),
     "expired": Case(says="expires during its countdown", options={"countdown": 2, "expires": 1}),
-    "revoked": Case(says="is revoked during its countdown", options={"countdown": 4}),
+    "revoked": Case(says="is revoked during its countdown", options={"countdown": 15}),
     "rejects": Case(says="raises `Reject`"),
     "ignores": Case(says="raises `Ignore`", ends=False),
     "member": Case(says="fails as a member of a chord"),
