@@ -78,7 +78,7 @@ def test_the_tables_of_the_page_are_what_the_tools_show(world, management, tenan
             "Flower": tuple(page.flower(seen["waits", twin]) for twin in TWINS),
             "`celery inspect scheduled`": tuple(f"{world.held(twin)} in the worker's memory" for twin in TWINS),
             "RabbitMQ: unacknowledged messages of the work queue": tuple(str(unacknowledged(twin)) for twin in TWINS),
-            "`celery_dlx_waiting_messages`": ("nothing", str(world.waiting("ours"))),
+            "our exporter: `celery_dlx_waiting_messages`": ("nothing", str(world.waiting("ours"))),
         }
         return [page.outcomes(seen), page.waiting(rows)]
 
