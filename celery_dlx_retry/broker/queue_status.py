@@ -6,7 +6,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_dlx_retry.broker.peek import Counts, counts, peek
+from celery_dlx_retry.broker.counts import Counts, counts
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.broker.waiting import waiting
 from celery_dlx_retry.errors import Forbidden, QueueBusy
 from celery_dlx_retry.wire.dead_record import record_of

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 _FRAME = r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$'
 # Paths of installed packages, of this package, and of the standard library: …/lib/python3.x/.
 _INSTALLED = (
-    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
+    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]"
+    r"|^<|[/\\]python\d[\d.]*\.zip[/\\]"
 )
 
 

@@ -20,7 +20,8 @@ LANDING_MS = 1
 
 _KIND, _LENGTH = "(?P<kind>classic|quorum)", rf"\d{{{_LANE_DIGITS}}}"
 _LANE = (
-    rf"v2\.(?P<scope>wait|shared)\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:-(?P<expires>{_LENGTH}))?\.(?P<queue>.+)"
+    rf"v2\.(?P<scope>wait|shared)\.{_KIND}\.(?:max\d+\.)?"
+    rf"(?P<delay>{_LENGTH})(?:-(?P<expires>{_LENGTH}))?\.(?P<queue>.+)"
 )
 _OLD_LANE = rf"v1\.wait\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:\.(?P<expires>{_LENGTH}))?"
 _RUNG = rf"v[12]\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})"

@@ -22,7 +22,7 @@ from celery_dlx_retry.errors import (
 )
 from celery_dlx_retry.policy.breaker import Breaker
 from celery_dlx_retry.policy.budget import as_budget
-from celery_dlx_retry.policy.decision import MAX_DELAY_MS, as_policy
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS, as_policy
 from celery_dlx_retry.topology.lanes import backoff_delays_ms
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.escaping import escaped

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import Celery
 
 from celery_dlx_retry.broker.work_queues import dlx_queue
-from celery_dlx_retry.policy.decision import Delays, Exponential, Fixed
 from celery_dlx_retry.policy.jitter import FullJitter
+from celery_dlx_retry.policy.policies import Delays, Exponential, Fixed
 from celery_dlx_retry.testing.records import append_line
 from celery_dlx_retry.worker.task import DLXRetryTask
 

@@ -14,7 +14,8 @@ from amqp.exceptions import AMQPError
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
 
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.counts import depth
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
