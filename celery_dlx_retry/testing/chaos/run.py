@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from kombu.connection import Connection
 
-from celery_dlx_retry.broker.connection import BROKER_ERRORS, open_connection
-from celery_dlx_retry.broker.counts import depth
+from celery_dlx_retry.broker.connection import BROKER_ERRORS
 from celery_dlx_retry.broker.dead_letters import browse
-from celery_dlx_retry.errors import DLXError, Missing, Unreachable
+from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
 from celery_dlx_retry.testing.chaos.report import End, Records
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 Pool = Literal["prefork", "solo", "threads"]
 
 TICK_SECONDS = 0.1
-LOOK_SECONDS = 1.0
 LONGEST_GAP_SECONDS = 3.0  # between two breaks, at the mean
 QUIET_SECONDS = 3.0  # only the lanes after a crash are longer: two minutes
 # What a lane gave to a work queue that was going down, RabbitMQ gives again after three minutes.
@@ -92,7 +90,7 @@ class Run:
         self.sender = Sender(self.load, chaos_project.configuration(**self._configuration))
         self._threads = ThreadPoolExecutor(1)
         self._restart: Future[Broken] | None = None
-        self._dead_depth, self._looked_at, self._next_break_at = 0, 0.0, 0.0
+        self._next_break_at = 0.0
         self._started_at: dict[str, float] = {}
         self._lives: dict[str, float] = {}
         self.kills = self.restarts = self.ended = self.in_flight = 0
@@ -147,7 +145,10 @@ class Run:
                 self._breaks.pop()
                 self.sender.allow(self._released())
                 self._next_break_at = now + self._gap()
-            self._view.progress(self._progress())
+            self._view.progress(
+                f"sent {self.sender.sent} | runs {self.records.runs} | done {len(self.records.done_ids)} | "
+                f"kills {self.kills} | restarts {self.restarts}"
+            )
             if self._breaks or self._restart is not None or now - max(quiet_since, checked_at) < QUIET_SECONDS:
                 continue
             checked_at = now
@@ -156,13 +157,11 @@ class Run:
         return False
 
     def _is_settled(self) -> bool:
-        if self.sender.sent < self.plan.tasks or len(self.records.done_ids) + self._dead_depth < self.plan.tasks:
-            return False
         try:
-            ends = self.records.done_ids | {end.id for end in self.dead()}
+            ended = self.records.done_ids | {end.id for end in self.dead()}
         except BROKER_ERRORS:
             return False
-        return all(job.id in ends for job in self.load)
+        return ended.issuperset(job.id for job in self.load)
 
     # --- breaking ---
 
@@ -263,26 +262,6 @@ class Run:
         for name in self._started_at:
             self._sandbox.terminate(name, within=STOP_SECONDS)
         self.records.read()
-
-    # --- looking ---
-
-    def _progress(self) -> str:
-        if time.monotonic() - self._looked_at > LOOK_SECONDS:
-            self._looked_at = time.monotonic()
-            self._dead_depth = self._depth(self.names.dead_letters(self.queue), default=self._dead_depth)
-        return (
-            f"sent {self.sender.sent} | runs {self.records.runs} | done {len(self.records.done_ids)} | "
-            f"dead {self._dead_depth} | kills {self.kills} | restarts {self.restarts}"
-        )
-
-    def _depth(self, queue: str, *, default: int) -> int:
-        """Messages ready in a queue; a passive declare asks and changes nothing."""
-        try:
-            with Connection(self.url, connect_timeout=2) as connection:
-                open_connection(connection, timeout_ms=2_000)
-                return depth(connection, queue) or default
-        except (Unreachable, *BROKER_ERRORS):
-            return default
 
     def _note(self, what: str, **facts: object) -> None:
         append_line(self._folder / "events.jsonl", {"at": time.time(), "what": what, **facts})
