@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 
 def outcome_of(decision: Decision | None, *, has_policy: bool) -> Outcome:
-    """Return the outcome of a run: ``decision`` is None if it returned, else the decision about its error.
+    """Return the outcome of a run. ``decision`` is about its error; a run that returned has none.
 
     An error that a retry could have helped is a failure of the service. An error that the task or its policy gives up
     at once is a fault of the message.

@@ -54,7 +54,7 @@ LET_FAIL: Final = Verdict.LET_FAIL
 class Policy(ABC):
     """What every policy has; the subclasses add the backoff.
 
-    - ``retries``: how many retries after the first attempt; ``None`` is no limit.
+    - ``retries``: how many retries after the first attempt; ``None``: no limit.
     - ``jitter``: applied to the backoff, after its limit.
     - ``deadline``: counted from the first failure; no retry starts later.
     - ``rules``: the first ``On`` that matches the error decides instead of this policy, and counts its own retries.
@@ -73,25 +73,17 @@ class Policy(ABC):
     _foreseeable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.retries is not None:
-            _require(is_count(self.retries), self, "retries", "a whole number from 0 on, or None for ever")
-        _require(
-            self.jitter is None or isinstance(self.jitter, (FullJitter, ProportionalJitter)),
-            self,
-            "jitter",
-            "FullJitter(), ProportionalJitter() or None",
-        )
+        is_limit = self.retries is None or is_count(self.retries)
+        _require(is_limit, self, "retries", "a whole number from 0 on, or None for ever")
+        is_jitter = self.jitter is None or isinstance(self.jitter, (FullJitter, ProportionalJitter))
+        _require(is_jitter, self, "jitter", "FullJitter(), ProportionalJitter() or None")
         if self.deadline is not None:
             _require(_ms(self, "deadline") > 0, self, "deadline", "longer than 0, or None")
         if self.retry_after is not None:
             _ms(self, "retry_after")
         _require(_is_match(self.errors), self, "errors", _A_MATCH)
-        _require(
-            _is_sequence(self.rules) and all(isinstance(rule, On) for rule in self.rules),
-            self,
-            "rules",
-            "a sequence of On(...)",
-        )
+        are_rules = _is_sequence(self.rules) and all(isinstance(rule, On) for rule in self.rules)
+        _require(are_rules, self, "rules", "a sequence of On(...)")
         object.__setattr__(self, "rules", tuple(self.rules))
 
     @abstractmethod
@@ -255,20 +247,16 @@ class Delays(Policy):
 class Custom(Policy):
     """``function(retry, error)`` returns the seconds, or ``None`` for no more retries. ``retries`` still applies.
 
-    Prefer a rule where one is enough: the delays of a function are not known in advance, so they are rounded up to the
-    grid of lanes.
+    Prefer a rule where one is enough: a worker does not know the delays of a function in advance, and rounds them up to
+    the grid of lanes.
     """
 
     function: DelayFunction
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
-        _require(
-            _is_function(self.function) and _takes(self.function, 1, Exception()),
-            self,
-            "function",
-            "a function of (retry, error)",
-        )
+        is_right = _is_function(self.function) and _takes(self.function, 1, Exception())
+        _require(is_right, self, "function", "a function of (retry, error)")
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:
         """See ``Policy``. Raise what the function raises, and InvalidDelay if it returns no valid delay."""

@@ -52,7 +52,7 @@ class Account(NamedTuple):
 
 
 def unprivileged(*names: str, reaching: Iterable[Path]) -> Account | None:
-    """Return the first of these users that exists, or the system's user without permissions; None unless root runs this process.
+    """Return the first of these users that exists, else an unprivileged one; None unless root runs this process.
 
     A server of root could do anything on this machine. Return None if the user could not enter these folders.
     """
