@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
@@ -63,22 +62,14 @@ LINE_SECONDS = 5.0
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; other lines on stderr.")
 def main(**options: Any) -> None:
     """Break things while tasks run, and count how each task ended."""
-    chaos(Source(start=lambda say: provide(say=say)), **options)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a run without ``--broker`` gets its broker, and how the run breaks it."""
-
-    start: Callable[[Callable[[str], None]], RabbitMQ]
-    break_with: Callable[..., Break] = break_node
-    #: Of the work queue, unless the user says another one.
-    queue_type: QueueType = "classic"
+    chaos(lambda say: provide(say=say), **options)
 
 
 def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they are
-    source: Source,
+    start: Callable[[Callable[[str], None]], RabbitMQ],
     *,
+    break_with: Callable[..., Break] = break_node,
+    default_queue_type: QueueType = "classic",
     url: str | None,
     restarts: int,
     ways: Ways | None,
@@ -89,12 +80,12 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
     as_json: bool,
     **planned: Any,
 ) -> NoReturn:
-    """Run with these options and end the process."""
+    """Run with these options and end the process. ``start`` gets a broker, and ``break_with`` breaks it."""
     if restart_command and not url:
         raise click.UsageError("--restart-command is for a --broker of yours.")
     plan = Plan(
         restarts=0 if url and not restart_command else restarts,
-        queue_type=queue_type or source.queue_type,
+        queue_type=queue_type or default_queue_type,
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         **planned,
     )
@@ -102,7 +93,7 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     view = View(sys.stderr if as_json else sys.stdout)
     try:
-        with named(url, by="--broker") if url else source.start(view.say) as broker:
+        with named(url, by="--broker") if url else start(view.say) as broker:
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
             break_broker: Break | None = None
             if restart_command:
@@ -110,7 +101,7 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
             elif broker.can_restart:
                 chance = random.Random(plan.seed)  # noqa: S311 - chaos is no secret
                 ways = ways or ("clean" if plan.lanes == "classic" else "both")
-                break_broker = source.break_with(broker, chance, ways=ways)
+                break_broker = break_with(broker, chance, ways=ways)
             if restarts and not plan.restarts:
                 view.say("Your broker is not restarted: --restart-command would say how.")
             sys.exit(_run(plan, broker, break_broker, view, keep=keep, as_json=as_json))
