@@ -16,4 +16,5 @@ if RECORDS not in os.environ:
 
 records = RecordFile(Path(os.environ[RECORDS]))
 use_those_of_the_test(records.refuse)
-hooked(records).__enter__()  # until the worker ends
+hooks = hooked(records)  # a name for it, because Python ends the block when it collects the object
+hooks.__enter__()
