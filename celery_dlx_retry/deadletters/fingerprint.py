@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celery_dlx_retry.wire.dead_record import DeadRecord
 
-_FRAME = r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$'
+_FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 # Paths of installed packages, of this package, and of the standard library: …/lib/python3.x/.
-_INSTALLED = (
-    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]"
-    r"|^<|[/\\]python\d[\d.]*\.zip[/\\]"
+_INSTALLED = re.compile(
+    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
 )
 
 
@@ -28,8 +28,6 @@ class Fingerprint:
     @property
     def group(self) -> str:
         """Return eight digits. They do not depend on the host, the release, or the line within a function."""
-        from hashlib import blake2b  # noqa: PLC0415 - it loads OpenSSL, and processes that only send need no group
-
         return blake2b(f"{self.error}\0{self.where}".encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
@@ -39,8 +37,8 @@ def fingerprint(record: DeadRecord) -> Fingerprint:
 
 
 def _frame(traceback: str) -> str:
-    frames = list(re.finditer(_FRAME, traceback, re.MULTILINE))
-    ours = [frame for frame in frames if not re.search(_INSTALLED, frame["path"])]
+    frames = list(_FRAME.finditer(traceback))
+    ours = [frame for frame in frames if not _INSTALLED.search(frame["path"])]
     if not frames:
         return ""
     innermost = (ours or frames)[-1]

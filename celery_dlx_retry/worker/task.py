@@ -124,10 +124,10 @@ class DLXRetryTask(Task):
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
         if tracer is not None:
-            # Celery sets a tracer in workers only: a process that only sends imports neither of these modules.
-            from celery_dlx_retry.worker import retry, trace  # noqa: F401, PLC0415 - no first retry waits for an import
+            # Celery sets a tracer in workers only, and its module imports the worker's.
+            from celery_dlx_retry.worker.trace import traced  # noqa: PLC0415
 
-            tracer = trace.traced(tracer, task=self)
+            tracer = traced(tracer, task=self)
         self.__dict__["_dlx_trace"] = tracer
 
     @__trace__.deleter
