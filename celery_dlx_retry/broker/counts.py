@@ -22,8 +22,8 @@ class Counts(NamedTuple):
     consumers: int
 
 
-def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
-    """Return the counts of those of these queues that exist."""
+def counts(connection: Connection, names: Iterable[str], *, permission: str = "look at") -> dict[str, Counts]:
+    """Return the counts of those of these queues that exist; an error names this permission."""
     counted = {}
     with closing(connection.channel()) as channel:
         for name in names:
@@ -32,12 +32,12 @@ def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
             except NotFound:
                 continue  # py-amqp has opened the channel again
             except AccessRefused as exc:  # RabbitMQ 4 shows a queue only to a user with a permission on it
-                raise Forbidden(kind="queue", name=name, permission="look at") from exc
+                raise Forbidden(kind="queue", name=name, permission=permission) from exc
             counted[name] = Counts(declared.message_count, declared.consumer_count)
     return counted
 
 
 def depth(connection: Connection, queue: str) -> int | None:
     """Return how many messages of a queue are ready; None if it does not exist."""
-    found = counts(connection, [queue]).get(queue)
+    found = counts(connection, [queue], permission="read").get(queue)
     return None if found is None else found.ready
