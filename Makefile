@@ -1,10 +1,10 @@
 # make unit | test | coverage | fuzz | ends | compat-next | matrix | celery-suite | cluster | containers | bench | bench-quick | demo | shop | docs | lint | format
-#      transcripts | clean
+#      transcripts | screenshots | clean
 # The environment is made when it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: unit test coverage fuzz ends compat-next matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts clean
+.PHONY: unit test coverage fuzz ends compat-next matrix celery-suite cluster containers bench bench-quick demo shop docs lint format transcripts screenshots clean
 
 # The fast loop: ruff on the files that differ from the main branch, and all tests that need no broker.
 unit: .venv/ready
@@ -95,7 +95,11 @@ transcripts: .venv/ready
 	@$(BIN)/python docs/transcript.py
 	@$(BIN)/python docs/terminal.py
 	@$(BIN)/python docs/pictures.py
-	@DLX_WRITE_TRANSCRIPTS=1 $(BIN)/python -m pytest -q tests/acceptance/test_cli_docs.py
+	@DLX_WRITE_TRANSCRIPTS=1 $(BIN)/python -m pytest -q tests/acceptance/test_cli_docs.py tests/acceptance/test_side_by_side.py
+
+# The pictures of docs/monitoring-pictures.md, from a real run: three minutes, and Debian's chromium and prometheus.
+screenshots: .venv/ready
+	@$(BIN)/python docs/screenshots.py
 
 clean:
 	@rm -rf .venv .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

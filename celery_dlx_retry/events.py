@@ -88,7 +88,7 @@ class Recovered:
     task_id: str
     queue: str
     attempts: int
-    #: When the first attempt failed, in ms since 1970; 0 if the message does not tell.
+    #: When the first attempt failed, in ms since 1970; 0 if it is not known.
     first_failed_at_ms: int
     worker: str
 

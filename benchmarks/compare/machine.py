@@ -11,8 +11,8 @@ PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def dead_letter_key(pid: int) -> list[int]:
-    """A process and all that descends from it."""
+def processes_of(pid: int) -> list[int]:
+    """Return a process and its descendants."""
     children: dict[int, list[int]] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -25,12 +25,12 @@ def dead_letter_key(pid: int) -> list[int]:
 
 def cpu_seconds(pid: int) -> float:
     """What a process and its children have used so far, those that ended too."""
-    return sum(sum(map(int, fields[11:15])) for each in dead_letter_key(pid) if (fields := _stat(each))) / TICKS
+    return sum(sum(map(int, fields[11:15])) for each in processes_of(pid) if (fields := _stat(each))) / TICKS
 
 
 def memory_mb(pid: int) -> float:
     """A process and its children; what they share is counted once."""
-    return sum(map(_proportional_kb, dead_letter_key(pid))) / 1000
+    return sum(map(_proportional_kb, processes_of(pid))) / 1000
 
 
 def _stat(pid: int) -> list[str]:

@@ -7,13 +7,14 @@ do not see them meanwhile. If we crash, the broker still has them.
 from __future__ import annotations
 
 import struct
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AMQPError, NotFound
+from amqp.exceptions import AMQPError
 from amqp.serialization import dumps, loads
 
 from celery_dlx_retry.broker.bound_publish import WorkQueuePublisher, publish_to_queue
+from celery_dlx_retry.broker.counts import depth
 from celery_dlx_retry.broker.paged_reader import PAGE, Reader, message_of
 from celery_dlx_retry.broker.peek import may_read
 from celery_dlx_retry.broker.sync_publisher import PROBE
@@ -45,16 +46,6 @@ def browse(connection: Connection, queue: str) -> Generator[DeadMessage, None, N
     with reading(connection, queue) as letters:
         for _, letter in letters:
             yield letter
-
-
-def depth(connection: Connection, queue: str) -> int | None:
-    """Return how many dead letters are in a queue, without those that a consumer holds; None if it does not exist."""
-    with closing(connection.channel()) as channel:
-        try:
-            with may_read(queue):  # RabbitMQ 4 shows a queue only to a user with a permission on it
-                return int(channel.queue_declare(queue, passive=True).message_count)
-        except NotFound:
-            return None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.app.task_options import is_ours
-from celery_dlx_retry.broker.declare import find, missing_queue
+from celery_dlx_retry.broker.find_drift import find, missing_queue
 from celery_dlx_retry.broker.permission_probe import forbidden
 from celery_dlx_retry.broker.work_queues import declared_kind
 from celery_dlx_retry.celery_compat import task_class_of

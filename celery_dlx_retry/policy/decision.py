@@ -11,23 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from celery_dlx_retry.errors import DeadLetter, DLXError, InvalidPolicy, RetryIn
-from celery_dlx_retry.policy.policies import (
-    DEAD,
-    LET_FAIL,
-    MAX_DELAY_MS,
-    Custom,
-    Delays,
-    Exponential,
-    Fixed,
-    Linear,
-    Match,
-    On,
-    Policy,
-    PolicyLike,
-    Verdict,
-    as_policy,
-    show,
-)
+from celery_dlx_retry.policy.policies import DEAD, MAX_DELAY_MS, Match, Policy, Verdict, show
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RuleRetry
 from celery_dlx_retry.values.durations import to_ms
@@ -37,30 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 logger = escaped(logging.getLogger(__name__))
-
-__all__ = [
-    "DEAD",
-    "LET_FAIL",
-    "MAX_DELAY_MS",
-    "Asked",
-    "Custom",
-    "Dead",
-    "Decision",
-    "Delays",
-    "Exponential",
-    "Fixed",
-    "LetFail",
-    "Linear",
-    "Match",
-    "On",
-    "Policy",
-    "PolicyLike",
-    "Verdict",
-    "Wait",
-    "as_policy",
-    "decide",
-    "decide_without_policy",
-]
 
 
 @dataclass(frozen=True, slots=True)

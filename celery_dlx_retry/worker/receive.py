@@ -22,7 +22,7 @@ from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.headers import is_returned_retry, with_address, without_broker_headers
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.run_state import as_sent, message_of
-from celery_dlx_retry.worker.settle import Delivery, emit_given_back, settle_dead
+from celery_dlx_retry.worker.settle import Delivery, emit_given_back, facts_of, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.app.task import Task
 
+    from celery_dlx_retry.events import DeadLettered
     from celery_dlx_retry.topology.names import WorkQueue
 
 logger = escaped(get_logger(__name__))
@@ -99,7 +100,7 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
         return  # the connection is gone, and the broker delivers it again
     context = context_of(consumer.app)
     queue: WorkQueue | None = None
-    is_safe: list[bool] = []
+    letters: list[Any] = []
 
     def try_again(problem: BaseException | None = None) -> None:
         pause = context.quick_pace.left() or context.quick_pace.failed()
@@ -120,27 +121,30 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
             task="",
             task_id="",
             worker=consumer.hostname,
-            acknowledge=lambda _event: is_safe.append(True),
+            acknowledge=letters.append,
             give_back=try_again,
             is_main=True,
         )
         settle_dead(delivery, reason=reason, error=error)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the worker lives and the delivery stays
         try_again(problem)
-    if is_safe:
-        _acknowledge(consumer, message, reason, then)
+    for letter in letters:
+        _acknowledge(consumer, message, letter, then)
 
 
-def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[], None]) -> None:
+def _acknowledge(consumer: Any, message: Any, letter: DeadLettered, then: Callable[[], None]) -> None:
     message.reject_log_error = message.ack_log_error
     try:
         then()
+        if letter.reason == Reason.UNKNOWN_TASK and consumer.event_dispatcher:
+            # Only here Celery has sent task-failed.
+            consumer.event_dispatcher.send("task-dead-lettered", uuid=letter.task_id, **facts_of(letter))
     except (*consumer.connection_errors, *consumer.channel_errors):
         raise
     except Exception:
         # A result backend, a signal, or Celery that does not expect such an id. The message is safe.
-        fields = log_fields("HandlerFailed", reason=str(reason))
-        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason, extra=fields)
+        fields = log_fields("HandlerFailed", reason=str(letter.reason))
+        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", letter.reason, extra=fields)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)
 

@@ -178,8 +178,8 @@ class DLXRequest(Request):
             state.task_ready(self)
             self.send_event("task-failed", exception=safe_repr(error), traceback=exc_info.traceback)
             return None
-        if not isinstance(error, Exception):
-            exc_info.exception = storable(error)
+        # Celery's event shows what is here; in the main process that is a wrapper, and monitors show its name.
+        exc_info.exception = error if isinstance(error, Exception) else storable(error)
         try:
             return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
         except Exception:

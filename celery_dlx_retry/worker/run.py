@@ -28,7 +28,8 @@ from celery_dlx_retry.errors import (
     Unpublishable,
 )
 from celery_dlx_retry.events import DeadLettered
-from celery_dlx_retry.policy.decision import Dead, LetFail, Wait, as_policy, decide, decide_without_policy
+from celery_dlx_retry.policy.decision import Dead, LetFail, Wait, decide, decide_without_policy
+from celery_dlx_retry.policy.policies import as_policy
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES, rule_retries_of
 from celery_dlx_retry.values.log_lines import escaped, log_fields
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_dlx_retry.events import Event
-    from celery_dlx_retry.policy.decision import Decision, Policy
+    from celery_dlx_retry.policy.decision import Decision
+    from celery_dlx_retry.policy.policies import Policy
     from celery_dlx_retry.worker.run_state import RunState
 
 logger = escaped(get_logger(__name__))

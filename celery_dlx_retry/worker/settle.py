@@ -17,7 +17,6 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.failure_pause import place_of
 from celery_dlx_retry.celery_compat import mark_requeued
-from celery_dlx_retry.deadletters.fingerprint import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
 from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit, with_written_headers
 from celery_dlx_retry.topology.wait_route import WaitKind
@@ -135,6 +134,8 @@ def settle_dead(
         delivery.give_back(problem)
         return
     _note_pace(delivery, None)
+    from celery_dlx_retry.deadletters.fingerprint import dead_lettered  # noqa: PLC0415 - senders need no OpenSSL
+
     event = dead_lettered(record, confirm_ms=delivery.passed_ms())
     _end(delivery, event)
 

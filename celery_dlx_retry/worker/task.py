@@ -22,15 +22,13 @@ from celery_dlx_retry.errors import (
 )
 from celery_dlx_retry.policy.breaker import Breaker
 from celery_dlx_retry.policy.budget import as_budget
-from celery_dlx_retry.policy.decision import MAX_DELAY_MS, as_policy
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS, as_policy
 from celery_dlx_retry.topology.lanes import backoff_delays_ms
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.worker.countdown import is_appointment, make, without_time_to_live
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.install import install
-from celery_dlx_retry.worker.retry import RetryCall, retry, retry_async
-from celery_dlx_retry.worker.retry_message import carried_headers, is_unchanged
 from celery_dlx_retry.worker.run import guard_hooks, guarded
 from celery_dlx_retry.worker.run_state import is_ours
 
@@ -187,6 +185,8 @@ class DLXRetryTask(Task):
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
+        from celery_dlx_retry.worker.retry import RetryCall, retry  # noqa: PLC0415 - for workers only
+
         call = RetryCall(
             celerys_retry=super().retry,
             celerys_apply_async=super().apply_async,
@@ -209,6 +209,8 @@ class DLXRetryTask(Task):
         request = self.request if request is None else request
         publish = signature.options
         if self.policy is not None and (request.is_eager or not is_ours(request)):
+            from celery_dlx_retry.worker.retry_message import carried_headers  # noqa: PLC0415 - for workers only
+
             publish["headers"] = carried_headers(publish.get("headers"), request)
         if not is_ours(request):
             return signature
@@ -220,6 +222,8 @@ class DLXRetryTask(Task):
         # The message must come back as it came, also if this app would write it differently now.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
+        from celery_dlx_retry.worker.retry_message import is_unchanged  # noqa: PLC0415 - for workers only
+
         now = {"argsrepr": (args, request.args), "kwargsrepr": (kwargs, request.kwargs)}
         for name, (given, before) in now.items():
             # Celery would write them again, and show in its logs what the caller had hidden.
@@ -247,6 +251,8 @@ class DLXRetryTask(Task):
         options |= {name: value for name, value in named.items() if value is not None}
         wait = options.pop("dlx_wait", None)
         if wait is not None:
+            from celery_dlx_retry.worker.retry import retry_async  # noqa: PLC0415 - for workers only
+
             return retry_async(self, functools.partial(super().apply_async, args, kwargs), options, *wait)
         if not self.is_internal and is_appointment(self.app, options):
             return make(self, super().apply_async, args, kwargs, options)
