@@ -46,16 +46,26 @@ def json_line(facts: Mapping[str, Any]) -> None:
     click.echo(escaping.json_text(facts))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    whole: Collection[str] = (),
+    drop: Iterable[str] = (),
+) -> None:
     """Print rows under these columns; an empty cell is a dash.
 
     The cells of a ``whole`` column, for example ids that a user copies, are never wrapped. On a terminal that is too
-    narrow for them, each row is a block of lines.
+    narrow for them, ``drop`` says which columns go, the first one first; then each row is a block of lines.
     """
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415 - an extra
 
         console, cells = Console(), list(_cells(rows))
+        for name in drop:
+            if console.width < _least_width(columns, cells, whole):
+                place = columns.index(name)
+                columns, *cells = ([*row[:place], *row[place + 1 :]] for row in (columns, *cells))
         if whole and console.width < _least_width(columns, cells, whole):
             _blocks(columns, cells)
         else:
@@ -143,6 +153,12 @@ def is_terminal() -> bool:
 def counted(number: int, noun: str) -> str:
     """Return ``1 lane``, ``2 lanes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def most_of(counts: Mapping[str, int]) -> str:
+    """Return the most frequent name, and how many others there are: ``shop.charge +2``."""
+    names = sorted(counts, key=lambda name: (-counts[name], name))
+    return f"{names[0] or '-'} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
 def seconds(delay_ms: int) -> str:

@@ -19,10 +19,10 @@ from celery_dlx_retry.doctor.facts import Facts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.doctor.rules import Finding, findings
 from celery_dlx_retry.errors import DelayTooLong
 from celery_dlx_retry.operations.app_queues import (
-    all_dead_letter_queues,
-    consumed_queues,
     known_work_queues,
     load_tasks,
+    queues_on_broker,
+    work_queues_of,
 )
 from celery_dlx_retry.operations.connect import (
     broker_errors,
@@ -80,7 +80,7 @@ def diagnose(
     if not is_rabbitmq(app):
         facts = Facts(transport=transport_of(app), product="", tasks=facts_of_tasks(app))
     elif unreachable := _unreachable(app):
-        found = facts_of_app(app, consumed_queues(app, named))
+        found = facts_of_app(app, work_queues_of(app, named))
         facts = replace(found, product="", version=(), unreachable=unreachable)
     else:
         with open_session(app, queues=named, management_url=management_url) as session:
@@ -173,10 +173,8 @@ def _facts_of(session: BrokerSession, drifts: list[Drift]) -> Facts:
 
 def _strangers(session: BrokerSession) -> tuple[str, ...]:
     """Return the work queues under our prefix that the app does not know."""
-    if session.management is None:
-        return ()
     known = {*(queue.alias or queue.name for queue in session.queues), *known_work_queues(session.app)}
-    return tuple(sorted(set(all_dead_letter_queues(session.management, session.names).values()) - known))
+    return tuple(sorted(set(queues_on_broker(session.management, session.names).dead.values()) - known))
 
 
 def _is_difference(session: BrokerSession, drift: Drift) -> bool:

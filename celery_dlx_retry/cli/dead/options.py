@@ -82,7 +82,9 @@ _OPTIONS = (
     click.option(
         "--older-than", callback=_age, metavar="AGE", help="Only letters that died longer ago: 90s, 30m, 2h, 7d, 2w."
     ),
-    click.option("--newer-than", callback=_age, metavar="AGE", help="Only letters that died within this time."),
+    click.option(
+        "--newer-than", "--since", "newer_than", callback=_age, metavar="AGE", help="Only letters that died since then."
+    ),
     _several("--group", "groups", metavar="GROUP", about="Only letters of this group; see dead groups."),
     click.option("--unreadable", is_flag=True, help="Only letters with headers that cannot be read."),
     management_option,
