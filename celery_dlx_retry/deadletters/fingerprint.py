@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ def fingerprint(record: DeadRecord) -> Fingerprint:
     return Fingerprint(error=record.error_type or str(record.reason), where=_frame(record.traceback) or record.task)
 
 
+@lru_cache(maxsize=64)  # many letters have the same traceback
 def _frame(traceback: str) -> str:
     frames = [it for it in _FRAME.finditer(traceback) if not _FRAMEWORK.search(it["path"])]
     installed = [it for it in frames if _INSTALLED.search(it["path"])]
