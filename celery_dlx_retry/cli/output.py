@@ -150,11 +150,6 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and find_spec("rich") is not None
 
 
-def counted(number: int, noun: str) -> str:
-    """Return ``1 lane``, ``2 lanes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def most_of(counts: Mapping[str, int]) -> str:
     """Return the most frequent name, and how many others there are: ``shop.charge +2``."""
     names = sorted(counts, key=lambda name: (-counts[name], name))

@@ -23,13 +23,14 @@ from celery_dlx_retry.cli.context import (
     session_options,
 )
 from celery_dlx_retry.cli.errors import changes_something
-from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, monitored, table, yes_option
+from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, monitored, table, yes_option
 from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 from celery_dlx_retry.operations.monitor import Monitor
 from celery_dlx_retry.operations.permissions import ROLES, list_permissions
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
 from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.topology import render
 from celery_dlx_retry.topology.rabbitmq_policies import DeadLetterPolicy
 

@@ -32,6 +32,25 @@ class WorkQueueFacts:
     transient: bool = False
     #: Arguments without their ``x-``, and what policies set.
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    exists: bool = True
+    #: Its dead-letter queue exists, or tasks wait for it: a worker has consumed it.
+    was_used: bool = False
+    ready: int = 0
+    consumers: int = 1
+    #: Tasks that wait for it, in lanes of its own.
+    waiting: int = 0
+    #: Letters that died in the last ten minutes.
+    dead_lately: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """One node of the cluster."""
+
+    name: str
+    is_running: bool = True
+    #: ``memory`` and ``disk``.
+    alarms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +86,9 @@ class Facts:
     unreachable: str = ""
     #: Work queues under our prefix that the app does not know.
     strangers: tuple[str, ...] = ()
+    orphans: int = 0
+    #: Lane -> for how many ms its first task is overdue.
+    overdue_ms: Mapping[str, int] = field(default_factory=dict)
+    #: Task -> letters that died in the last ten minutes because it kills its process again and again.
+    crash_loops: Mapping[str, int] = field(default_factory=dict)
+    nodes: tuple[NodeFacts, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.doctor import app_rules, queue_rules  # noqa: F401 - both add their rules
+from celery_dlx_retry.doctor import app_rules, now_rules, queue_rules  # noqa: F401 - they add their rules
 from celery_dlx_retry.doctor.rule import RULES, SEVERITIES, Severity
 
 if TYPE_CHECKING:

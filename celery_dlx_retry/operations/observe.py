@@ -176,7 +176,8 @@ class Observer:
 
     def _checked(self, session: BrokerSession) -> _Plan:
         diagnosis, missing = diagnose_quietly(session)
-        work, dead = _queues(session)
+        work = sorted({*(queue.name for queue in session.work_queues), *session.on_broker().work})
+        dead = session.dead_letter_queues()
         oldest_ms = {}
         if self._peeks:
             facts = session.management.queues() if session.management else {}
@@ -214,23 +215,6 @@ def label_of(lane: Lane) -> str:
 
 def _server(session: BrokerSession) -> Server:
     return Server.of(session.connection.connection.server_properties)
-
-
-def _queues(session: BrokerSession) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the work queues, and the dead-letter queues with their work queues.
-
-    This includes work queues that only ``celery worker -Q`` names, if the HTTP API answers and no queue was named.
-    """
-    names = session.names
-    work = {queue.name: queue.dead_letter_key for queue in session.work_queues}
-    pairs = {(names.dead_letters(key), key) for key in work.values()}
-    found = session.on_broker()
-    work |= {name: name for name in found.work if name not in work}
-    pairs |= set(found.dead.items())
-    dead: dict[str, list[str]] = {}
-    for name, key in sorted(pairs):
-        dead.setdefault(name, []).append(key)
-    return sorted(work), dead
 
 
 def _from_api(facts: Mapping[str, dict[str, Any]]) -> dict[str, tuple[int, int]]:

@@ -116,6 +116,14 @@ class BrokerSession:
         """Return the queues under our prefix that the app does not know, too; none if the caller named queues."""
         return QueuesOnBroker() if self.named else queues_on_broker(self.management, self.names)
 
+    def dead_letter_queues(self) -> dict[str, list[str]]:
+        """Return each dead-letter queue with its work queues, those that the app does not know included."""
+        keys = {(self.names.dead_letters(it.dead_letter_key), it.dead_letter_key) for it in self.work_queues}
+        found: dict[str, list[str]] = {}
+        for name, key in sorted(keys | set(self.on_broker().dead.items())):
+            found.setdefault(name, []).append(key)
+        return found
+
     @cached_property
     def types(self) -> dict[str, QueueType | None]:
         """The types that these queues have on the broker; None if they are not known."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from celery_dlx_retry.cli.context import management_option, note, queue_name, text
-from celery_dlx_retry.cli.output import counted, echo, monitored
+from celery_dlx_retry.cli.output import echo, monitored
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.operations.monitor import (
     Audited,
@@ -24,6 +24,7 @@ from celery_dlx_retry.operations.monitor import (
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.select_letters import LetterQuery
 from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.values.amounts import age_ms
 from celery_dlx_retry.values.escaping import printable
 

@@ -13,7 +13,6 @@ import click
 from celery_dlx_retry.cli.context import COUNT, app_of, management_option, report_missing, text
 from celery_dlx_retry.cli.dead.options import Reporter, queue_option, selects
 from celery_dlx_retry.cli.output import (
-    counted,
     echo,
     json_line,
     json_option,
@@ -32,6 +31,7 @@ from celery_dlx_retry.operations.select_letters import (
     list_letters,
 )
 from celery_dlx_retry.operations.transfer import export_letters
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.values.escaping import json_text
 
 if TYPE_CHECKING:
