@@ -234,12 +234,19 @@ def permissions(
 @click.command()
 @queues_option
 @management_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="warning",
+    show_default=True,
+    help="End with exit code 1 for findings of this severity, or a worse one.",
+)
 @json_option
 @click.pass_context
 def doctor(
-    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, fail_on: str, *, as_json: bool
 ) -> None:
-    """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all findings are information."""
+    """Find what loses, loops or blocks; nothing is changed. Exit code 1 if there is a new error or warning."""
     with app_of(ctx) as app, monitored("Examining") as monitor:
         found = diagnose(app, queues=queue_names or (), management_url=management_url, monitor=monitor)
     if as_json:
@@ -248,19 +255,23 @@ def doctor(
     elif found.findings:
         table(
             ("severity", "code", "fact", "consequence", "cure"),
-            [(it.severity, it.code, it.fact, it.consequence, it.cure) for it in found.findings],
+            [
+                ("accepted" if it.accepted else it.severity, it.code, it.fact, it.consequence, it.cure)
+                for it in found.findings
+            ],
         )
     if not as_json:
         echo(_summary(found))
-    if found.grave:
+    if any(it.severity in {fail_on, "error"} for it in found.grave):
         ctx.exit(1)
 
 
 def _summary(found: Diagnosis) -> str:
-    count = Counter(finding.severity for finding in found.findings)
+    count = Counter(finding.severity for finding in found.findings if not finding.accepted)
+    accepted = sum(finding.accepted for finding in found.findings)
     grave = len(found.grave)
     bites = f"{counted(grave, 'finding')} that {'bites' if grave == 1 else 'bite'}" if grave else "Nothing that bites"
     return (
         f"{bites}: {counted(count['error'], 'error')}, {counted(count['warning'], 'warning')}; "
-        f"{count['info']} for information."
+        f"{count['info']} for information{f'; {accepted} accepted' if accepted else ''}."
     )

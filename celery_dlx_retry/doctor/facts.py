@@ -20,6 +20,10 @@ class TaskFacts:
     time_limit_ms: int | None = None
     #: The app's own task class, if it has one and this task does not derive from it.
     left_out: str = ""
+    #: A Strategy that is not Celery's; only for tasks that are not ours, because a worker refuses ours.
+    strategy: str = ""
+    #: Tasks that its body, or the schedule, runs by ``.map()``, ``.starmap()`` or ``.chunks()``.
+    mapped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Facts:
 
     transport: str = "amqp"
     product: str = "RabbitMQ"
-    version: tuple[int, ...] = (4, 3)
+    version: tuple[int, ...] = (4, 3, 6)
     tasks: tuple[TaskFacts, ...] = (TaskFacts(name="a task"),)
     queues: tuple[WorkQueueFacts, ...] = ()
     lanes: Literal["classic", "quorum"] = "quorum"
@@ -92,3 +96,9 @@ class Facts:
     #: Task -> letters that died in the last ten minutes because it kills its process again and again.
     crash_loops: Mapping[str, int] = field(default_factory=dict)
     nodes: tuple[NodeFacts, ...] = ()
+    #: Node -> quorum lanes whose leader it is.
+    lane_leaders: Mapping[str, int] = field(default_factory=dict)
+    #: Queues of the virtual host with at-least-once dead-lettering.
+    at_least_once: int = 0
+    #: Whether Celery's own tasks, such as ``celery.map``, are ours, too.
+    maps_are_ours: bool = False
