@@ -211,7 +211,8 @@ class _View:
         note = "Reading the dead letters …" if live.is_reading.is_set() and overview.groups is None else ""
         room = height - 1 - len(problem)
         shown = screen(overview, width=width, height=room, lanes=self._lanes, selected=selected, note=note)
-        return [*problem, *shown[:room], Line(text=_FOOTER[:width])]
+        blank = [Line()] * (room - len(shown))
+        return [*problem, *shown[:room], *blank, Line(text=_FOOTER[:width])]
 
 
 @contextlib.contextmanager

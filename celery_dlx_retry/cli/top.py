@@ -13,6 +13,7 @@ from celery_dlx_retry.cli.context import DAY_SECONDS, Seconds, app_of, managemen
 from celery_dlx_retry.cli.live import Live, is_interactive, show_live
 from celery_dlx_retry.cli.output import echo, json_line, json_option, monitored
 from celery_dlx_retry.cli.screen import screen
+from celery_dlx_retry.errors import Forbidden
 from celery_dlx_retry.operations.app_queues import work_queues_of
 from celery_dlx_retry.operations.overview import Overview, OverviewReader, read_letters
 from celery_dlx_retry.operations.session import open_session
@@ -53,10 +54,12 @@ def top(  # noqa: PLR0913 - one per option
         if is_slow:
             _print(found, lanes=False, message=f"Reading {found.dead} dead letters; --quick does not …")
         if not quick:
-            with monitored("Reading dead letters") as monitor:
-                found = reader.with_letters(
-                    read_letters(app, queues=queues, management_url=management_url, monitor=monitor)
-                )
+            try:
+                with monitored("Reading dead letters") as monitor:
+                    letters = read_letters(app, queues=queues, management_url=management_url, monitor=monitor)
+                found = reader.with_letters(letters)
+            except Forbidden as problem:
+                note(f"the groups are not known. {problem}")
     if as_json:
         json_line(asdict(found))
         return
