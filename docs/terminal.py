@@ -32,9 +32,9 @@ COMMANDS = {
     "groups": "celery -A shop dlx dead groups",
     # When the worker has stopped:
     "top": "celery -A shop dlx",
-    "top-wide": "celery -A shop dlx top --lanes",
+    "top_wide": "celery -A shop dlx top --lanes",
 }
-WIDTHS = {"status": 146, "groups": 146, "top": 80, "top-wide": 160}
+WIDTHS = {"status": 146, "groups": 146, "top": 80, "top_wide": 160}
 SENT = {"charge": 3, "invoice": 2, "refund": 1}
 SHOP = """\
 import os
@@ -111,7 +111,7 @@ def recorded(*, url: str, management_url: str, folder: Path) -> dict[str, str]:
         worker.wait(20)
     while "No worker consumes" not in (shown := _run("top", folder, environment)):
         time.sleep(0.2)  # noqa: TID251 - until the broker has noticed
-    return {**session, "top": shown, "top-wide": _run("top-wide", folder, environment)}
+    return {**session, "top": shown, "top_wide": _run("top_wide", folder, environment)}
 
 
 def drawn(command: str, shown: str, *, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ printable = escaping.printable
 
 # The least width of a column whose cells rich may wrap.
 _NARROW = 12
+_ERASE = "\r\x1b[2K"
+_BAR_SECONDS = 0.1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -33,6 +36,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 def echo(line: str = "", *, err: bool = False) -> None:
     """Print one line; write newlines and control characters as escapes."""
+    _Bar.clear()
     click.echo(printable(line), err=err)
 
 
@@ -43,6 +47,7 @@ def confirm(question: str) -> None:
 
 def json_line(facts: Mapping[str, Any]) -> None:
     """Print one object of ``--json``: strict JSON in ASCII."""
+    _Bar.clear()
     click.echo(escaping.json_text(facts))
 
 
@@ -133,16 +138,38 @@ def _cells(rows: Iterable[Sequence[object]]) -> Iterator[list[str]]:
 
 @contextmanager
 def monitored(what: str) -> Iterator[Monitor]:
-    """Yield the monitor of an operation: a bar on a terminal, nothing elsewhere."""
-    if not is_terminal():
+    """Yield the monitor of an operation: a line with its progress on a terminal, nothing elsewhere."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield NO_MONITOR
         return
-    from rich.console import Console  # noqa: PLC0415 - an extra
-    from rich.progress import Progress  # noqa: PLC0415
+    try:
+        yield Monitor(progress=_Bar(what).show)
+    finally:
+        _Bar.clear()
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield Monitor(progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+class _Bar:
+    """The last line of the terminal while an operation runs. Each line that is printed takes its place first."""
+
+    _is_shown = False
+
+    def __init__(self, what: str) -> None:
+        self._what, self._next = what, 0.0
+
+    def show(self, done: int, total: int) -> None:
+        """Write how far the operation is, at most ten times per second."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _BAR_SECONDS
+            percent = f", {100 * done // total} %" if total else ""
+            click.echo(f"{_ERASE}{self._what}: {done} of {total}{percent}", err=True, nl=False)
+            _Bar._is_shown = True
+
+    @classmethod
+    def clear(cls) -> None:
+        """Erase the line, if it is shown."""
+        if cls._is_shown:
+            click.echo(_ERASE, err=True, nl=False)
+            cls._is_shown = False
 
 
 def is_terminal() -> bool:

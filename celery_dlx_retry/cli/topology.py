@@ -52,7 +52,6 @@ _EVERY_QUEUE = (
     "#   Celery sends tasks to amq.default, so this user can send to every queue of the virtual host. "
     "docs/brokers.md says how to avoid it."
 )
-_NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 
 
 @click.command()
@@ -191,11 +190,9 @@ def prune(
     result = "would go" if dry_run else "deleted"
     table(("lane", "result"), [(it.lane, f"kept: {it.reason}" if it.reason else result) for it in lanes])
     gone = sum(not it.reason for it in lanes)
-    kept = counted(planned.kept + len(planned.empty) - gone, "lane")
-    echo(
-        f"{counted(gone, 'empty lane')} {result}; {kept} kept (not empty, in use, or not counted yet)"
-        f"{'' if everything else _NOT_COUNTED}"
-    )
+    reasons = Counter(it.reason for it in lanes if it.reason) + Counter(planned.reasons)
+    why = ", ".join(f"{count} because {reason}" for reason, count in sorted(reasons.items()))
+    echo(f"{counted(gone, 'empty lane')} {result}; {counted(reasons.total(), 'lane')} kept{': ' * bool(why)}{why}")
 
 
 def _numbers(made: Plan) -> str:

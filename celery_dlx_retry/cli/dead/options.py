@@ -112,6 +112,8 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
             everything=options.pop("everything", False),
             management_url=options.pop("management_url"),
         )
+        if chosen.impossible:
+            note(f"this filter matches no letter: {chosen.impossible}.")
         command(ctx, query=query, **options)
 
     decorated: Callable[..., None] = click.pass_context(with_query)
