@@ -210,9 +210,15 @@ _REQUEST = "celery.worker.request:Request"
 
 
 @_uses(f"{_REQUEST}._eta", without="Celery holds a due task once more")
-def clear_eta(request: Any, *, is_shown: bool) -> None:
-    """Let Celery run a request now. The task still sees its eta, and so does a monitor if it is shown."""
-    request._eta = _PastEta(request._eta.isoformat()) if is_shown else None  # noqa: SLF001
+def clear_eta(request: Any, *, is_watched: bool) -> None:
+    """Let Celery run a request now. The task still sees its eta, and so does a monitor if there is one."""
+    eta = request.request_dict.get("eta")
+    is_shown = is_watched and isinstance(eta, str) and request.app.conf.event_serializer in _TEXT_SERIALIZERS
+    request._eta = _PastEta(eta) if is_shown else None  # noqa: SLF001
+
+
+# Other serializers cannot write a str of another class into an event, or bring it back as that class.
+_TEXT_SERIALIZERS = frozenset(("json", "msgpack"))
 
 
 class _PastEta(str):

@@ -44,13 +44,13 @@ def delay_ms(app: Celery, *, countdown: Any, eta: Any) -> int:
 def eta_header(app: Celery, *, countdown: Any, eta: Any) -> str:
     """The header that Celery would write."""
     if countdown:
-        return eta_after(app, countdown)
+        eta = maybe_make_aware(app.now() + timedelta(seconds=countdown), app.timezone)
     return eta if isinstance(eta, str) else str(eta.isoformat())
 
 
 def eta_after(app: Celery, seconds: float) -> str:
-    """The header that Celery would write for this countdown."""
-    return str(maybe_make_aware(app.now() + timedelta(seconds=seconds), app.timezone).isoformat())
+    """The header for the delay of a retry."""
+    return datetime.fromtimestamp(time.time() + seconds, app.timezone).isoformat()
 
 
 def expires_header(app: Celery, expires: Any) -> str:

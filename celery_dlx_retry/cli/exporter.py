@@ -55,7 +55,10 @@ def exporter(  # noqa: PLR0913 - one per option
     check_interval: float,
     peek: bool,
 ) -> None:
-    """Serve what is in the queues as metrics for Prometheus, until Ctrl-C. It goes on while the broker is down."""
+    """Serve metrics of the queues to Prometheus.
+
+    It runs until Ctrl-C, also while the broker is down.
+    """
     client, collectors = _prometheus()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with app_of(ctx) as app:

@@ -75,8 +75,6 @@ if TYPE_CHECKING:
 logger = escaped(get_logger(__name__))
 
 _CELERYS_OWN = (Ignore, Reject, Retry, Terminated)
-# Others cannot write a str of another class into an event, or bring it back as that class.
-_TEXT_SERIALIZERS = frozenset(("json", "msgpack"))
 _MODULES = frozenset((__name__, "celery.worker.request"))
 
 
@@ -85,8 +83,7 @@ class DLXRequest(Request):
     """Celery's request, which knows the queue that it came from, and lets no failure pass unkept."""
 
     _dlx: AppContext
-    #: The message is a dead letter or waits in a lane; what is left is to acknowledge the delivery.
-    _is_settled = False
+    _is_settled = False  # the message is a dead letter or waits in a lane; only the acknowledgement is left
     #: Celery has two callbacks for a hard time limit; the first one did it all, but for calling Task.on_failure.
     _is_timeout_handled = False
     _dead_of: Any = None
@@ -94,9 +91,11 @@ class DLXRequest(Request):
     _retry_eta: str | None = None  # when the retry of this run runs
     _rule: RuleRetry | None = None  # of the policy, that granted the retry after a hard time limit
 
-    def __init__(self, message: Any, **options: Any) -> None:
+    def __init__(self, message: Any, *, headers: Any = None, **options: Any) -> None:
         try:
-            super().__init__(message, **options)
+            has_waited = is_returned_retry(sent := message.headers if headers is None else headers)
+            # Celery parses an eta and looks up the time zone. The eta of a retry that has waited decides nothing.
+            super().__init__(message, headers={**sent, "eta": None} if has_waited else headers, **options)
             _check(self)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
             # Celery's worker dies of such a message, the next one too, and so on.
@@ -106,13 +105,14 @@ class DLXRequest(Request):
         # None for Celery's own count, and one so large that the next one is not carried, are a sender's.
         if (retries := self.request_dict.get("retries", 0)) is None or retries > MOST_RETRIES:
             self.request_dict["retries"] = retries_of(self.request_dict)
+        self.request_dict["eta"] = sent.get("eta")
         context = self._dlx = context_of(self.app)
         if not context.is_rabbitmq:
             return
         is_watched = self._is_watched()
-        if self.eta is not None and (is_returned_retry(message.headers) or is_due(self.eta)):
+        if has_waited or (self.eta is not None and is_due(self.eta)):
             # It has waited in the broker: Celery need not hold it for a moment more.
-            clear_eta(self, is_shown=is_watched and self.app.conf.event_serializer in _TEXT_SERIALIZERS)
+            clear_eta(self, is_watched=is_watched)
         queue = context.queue_of(message)
         is_bound, value = context.is_bound(queue), message_of(message)
         info = DeliveryInfo(

@@ -134,7 +134,7 @@ def fragile(name, **options):
 
 opens = fragile("opens", policy=Fixed(0.1, retries=None), breaker=Breaker(3, probe_every=0.4))
 keeps = fragile("keeps", policy=Fixed(5, retries=None), breaker=Breaker(1, probe_every=1.2))
-shown = fragile("shown", breaker=Breaker(1, probe_every=62))
+shown = fragile("shown", breaker=Breaker(1, probe_every=66))
 strict = fragile("strict", breaker=Breaker(2, probe_every=64))
 stuck = fragile("stuck", breaker=Breaker(1, probe_every=63))
 

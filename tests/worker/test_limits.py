@@ -206,7 +206,7 @@ def test_monitors_see_that_a_parked_task_waits_and_until_when(project, send, out
         state.event(event)
     task = state.tasks[parked.id]
     assert (task.state, task.exception) == ("RETRY", "Parked()")
-    assert datetime.fromisoformat(task.eta).timestamp() - task.timestamp == pytest.approx(62, abs=5)
+    assert datetime.fromisoformat(task.eta).timestamp() - task.timestamp == pytest.approx(66, abs=5)
 
 
 def test_without_a_policy_every_error_is_a_failure_to_the_breaker(project, send, outage):

@@ -83,7 +83,7 @@ class Recorded(DLXRetryTask):
 
 def task(**options: Any) -> Callable[[Callable[..., None]], Any]:
     """Celery's decorator, with a type."""
-    decorator: Callable[[Callable[..., None]], Any] = app.task(base=Recorded, **options)
+    decorator: Callable[[Callable[..., None]], Any] = app.task(base=Recorded, shared=False, **options)
     return decorator
 
 

@@ -1,0 +1,1 @@
+"""How many instructions a whole retry takes in a real worker."""
