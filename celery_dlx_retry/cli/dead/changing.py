@@ -144,8 +144,8 @@ def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bo
         not_found = [*result.missing_ids, *result.absent_groups]
         json_line({"purged": result.purged, "kept": result.kept, "not_found": not_found})
     else:
-        why = " (not selected, or dead since the question)" if result.kept else ""
-        echo(f"{result.purged} purged, {result.kept} kept in these queues{why}")
+        kept = f"; {result.kept} kept: not selected, or dead since the question" if result.kept else ""
+        echo(f"{result.purged} purged{kept}")
     if report_missing(task_id=result.missing_ids, group=result.absent_groups):
         ctx.exit(1)
 
