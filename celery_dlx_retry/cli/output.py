@@ -74,7 +74,7 @@ def table(
         if whole and console.width < _least_width(columns, cells, whole):
             _blocks(columns, cells)
         else:
-            console.print(rich_table(columns, cells, whole=whole))
+            console.print(_rich_table(columns, cells, whole))
     elif sys.stdout.isatty():
         cells = list(_cells(rows))
         lines = _padded([columns, *cells])
@@ -101,25 +101,16 @@ def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def rich_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", whole: Collection[str] = ()
-) -> Any:
-    """Return a table for rich; `watch` draws it again and again."""
+def _rich_table(columns: Sequence[str], cells: Iterable[Sequence[str]], whole: Collection[str]) -> Any:
     from rich.table import Table  # noqa: PLC0415 - an extra
+    from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(title=rich_text(title) if title else None, title_justify="left", header_style="bold")
+    drawn = Table(header_style="bold")
     for column in columns:
         drawn.add_column(column, overflow="fold", no_wrap=column in whole)
-    for row in _cells(rows):
-        drawn.add_row(*map(rich_text, row))
+    for row in cells:
+        drawn.add_row(*map(Text, row))  # rich reads a str as markup: ``[red]`` in an error would colour it
     return drawn
-
-
-def rich_text(text: str) -> Any:
-    """Return a text for rich. It reads a str as markup: ``[red]`` in an error would colour it."""
-    from rich.text import Text  # noqa: PLC0415 - an extra
-
-    return Text(printable(text))
 
 
 def _least_width(columns: Sequence[str], cells: Sequence[Sequence[str]], whole: Collection[str]) -> int:
