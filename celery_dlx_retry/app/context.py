@@ -159,9 +159,9 @@ class AppContext:
         """Return a connection that is given up after two seconds."""
         return self._connection(connect_timeout=QUICK_MS / 1000)
 
-    def capture(self) -> MessageCapture:
+    def capture(self, queue: str = "") -> MessageCapture:
         """Return a producer for one message that the main process publishes. Threads do not share it."""
-        return MessageCapture(self._unopened)
+        return MessageCapture(self._unopened, queue)
 
     @cached_property
     def _unopened(self) -> Connection:
@@ -288,10 +288,12 @@ class AppContext:
         with self.quick_publisher.connection() as connection:
             self._declare_or_check(connection, rungs(self.names, self.ladder))
 
-    def producer_for(self, there: WaitRoute, *, quickly: bool = False) -> AbstractContextManager[ConfirmedProducer]:
+    def producer_for(
+        self, there: WaitRoute, *, queue: str = "", quickly: bool = False
+    ) -> AbstractContextManager[ConfirmedProducer]:
         """A producer for one message on its way; what it needs is declared if it is missing, and if we may."""
         publisher = self.quick_publisher if quickly else self.publisher
-        return publisher.producer(mend=self._mend(there, quickly=quickly), headers=there.headers)
+        return publisher.producer(mend=self._mend(there, quickly=quickly), headers=there.headers, queue=queue)
 
     def _mend(self, there: WaitRoute, *, quickly: bool) -> Callable[[Connection], None] | None:
         def mend(connection: Connection) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, ChannelError, MessageNacked, NotFound, PreconditionFailed
+from kombu.compression import compress
 
 from celery_dlx_retry.broker.connection import (
     BROKER_ERRORS,
@@ -73,15 +74,16 @@ class Publisher:
 
     @contextmanager
     def producer(
-        self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None
+        self, *, mend: Mend | None = None, headers: Mapping[str, Any] | None = None, queue: str = ""
     ) -> Iterator[ConfirmedProducer]:
         """Yield a Kombu producer whose publishes are confirmed.
 
-        If a message finds no queue, ``mend`` makes what is missing. Every message gets these ``headers``.
+        If a message finds no queue, ``mend`` makes what is missing. Every message gets these ``headers``. ``queue`` is
+        the work queue of a task that waits: a monitor that patches Kombu's ``publish()`` sees it and not the lane.
         """
         with self.connection() as connection:
             yield ConfirmedProducer(
-                connection, confirm_timeout_ms=self.confirm_timeout_ms, mend=mend, headers=headers or {}
+                connection, confirm_timeout_ms=self.confirm_timeout_ms, mend=mend, headers=headers or {}, queue=queue
             )
 
     @contextmanager
@@ -166,12 +168,20 @@ class ConfirmedProducer(HookedProducer):
     """The ``producer=`` for Celery's ``send_task``. It overrides every option that could lose a message."""
 
     def __init__(
-        self, connection: Connection, *, confirm_timeout_ms: int, mend: Mend | None, headers: Mapping[str, Any]
+        self,
+        connection: Connection,
+        *,
+        confirm_timeout_ms: int,
+        mend: Mend | None,
+        headers: Mapping[str, Any],
+        queue: str = "",
     ) -> None:
         super().__init__(connection, auto_declare=False)
         self._confirm_timeout_ms = confirm_timeout_ms
         self._mend = mend
         self._way_headers = headers
+        self._shown = {"exchange": "", "routing_key": queue} if queue else {}
+        self._address: dict[str, str] = {}
         #: How many messages the broker has confirmed to this producer.
         self.confirmed = 0
 
@@ -214,15 +224,9 @@ class ConfirmedProducer(HookedProducer):
             declare=None,
             expiration=None,
         )
-        try:
-            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
-        except Unroutable:
-            # The broker said that no queue has it, so a second publish makes no copy.
-            if self._mend is None:
-                raise
-            self._reconnect()
-            self._mend(self.connection)
-            self._publish_once(body, exchange=exchange, routing_key=routing_key, **options)
+        self._address = {"exchange": exchange, "routing_key": routing_key}
+        with self._translated_errors():
+            self._write(body, options, is_copy=is_copy)
         self.confirmed += 1
 
     def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
@@ -240,14 +244,15 @@ class ConfirmedProducer(HookedProducer):
             **message.kept_properties,
         )
 
-    def _publish_once(self, body: Any, *, exchange: str, routing_key: str, **options: Any) -> None:
-        address = {"exchange": exchange, "routing_key": routing_key}
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise what Kombu, py-amqp and the broker raise as one of our errors."""
         try:
-            super().publish(body, exchange=exchange, routing_key=routing_key, **options)
+            yield
         except MessageNacked as exc:
-            raise Nacked(**address) from exc
+            raise Nacked(**self._address) from exc
         except NotFound as exc:
-            raise Unroutable(**address) from exc
+            raise Unroutable(**self._address) from exc
         except AccessRefused as exc:
             raise PublishForbidden(problem=str(exc)) from exc
         except PreconditionFailed as exc:
@@ -255,20 +260,48 @@ class ConfirmedProducer(HookedProducer):
             raise Unpublishable(what="the broker", problem=f"answers {exc.reply_text}") from exc
         except ChannelError as exc:
             if exc.reply_code == _NO_ROUTE:
-                raise Unroutable(**address) from exc
+                raise Unroutable(**self._address) from exc
             raise Unreachable(problem=str(exc)) from exc
         except TimeoutError as exc:
-            raise Unconfirmed(**address, timeout_ms=self._confirm_timeout_ms) from exc
+            raise Unconfirmed(**self._address, timeout_ms=self._confirm_timeout_ms) from exc
         except MESSAGE_ERRORS:
             raise
         except BROKER_ERRORS as exc:
             raise Unreachable(problem=str(exc) or type(exc).__name__) from exc
 
-    def send(self, message: tuple[Any, ...], *, exchange: str, routing_key: str, **options: Any) -> None:
-        """Publish as Kombu does, but encode the whole message first."""
-        self.channel.basic_publish(
-            encoded(self.channel, *message), exchange=exchange, routing_key=routing_key, **options
-        )
+    def _write(self, body: Any, options: dict[str, Any], *, is_copy: bool) -> None:
+        """Publish by Kombu's ``publish()``, but not a copy: monitors patch it, and take each call for a new task."""
+        if not is_copy:
+            super().publish(body, **(self._address | self._shown), **options)
+            return
+        headers = options["headers"]
+        if options["compression"]:
+            body, headers["compression"] = compress(body, options["compression"])
+        properties = {name: options[name] for name in (KEPT_PROPERTIES | {"delivery_mode"}) & options.keys()}
+        priority = properties.pop("priority", 0)
+        encoding = options["content_encoding"] or "binary"
+        message = (body, priority, options["content_type"], encoding, headers, properties)
+        how = {name: options[name] for name in ("mandatory", "timeout", "confirm_timeout")}
+        self.send(message, **self._address, **how)
+
+    def send(self, message: tuple[Any, ...], *, exchange: str, routing_key: str, **options: Any) -> None:  # noqa: ARG002
+        """Publish to the address of the caller, whatever Kombu was shown.
+
+        The second publish is here, too: a monitor that patches Kombu's ``publish()`` sees one publish of one message.
+        """
+        try:
+            self._send_once(message, options)
+        except Unroutable:
+            # The broker said that no queue has it, so a second publish makes no copy.
+            if self._mend is None:
+                raise
+            self._reconnect()
+            self._mend(self.connection)
+            self._send_once(message, options)
+
+    def _send_once(self, message: tuple[Any, ...], options: dict[str, Any]) -> None:
+        with self._translated_errors():
+            self.channel.basic_publish(encoded(self.channel, *message), **self._address, **options)
 
     def _reconnect(self) -> None:
         connection = self.connection
@@ -300,8 +333,8 @@ class MessageCapture(ConfirmedProducer):
     Make one for each call: threads that shared one would mix up their messages.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, confirm_timeout_ms=0, mend=None, headers={})
+    def __init__(self, connection: Connection, queue: str = "") -> None:
+        super().__init__(connection, confirm_timeout_ms=0, mend=None, headers={}, queue=queue)
         self.messages: list[Message] = []
 
     def written(self, message: Message) -> Message:

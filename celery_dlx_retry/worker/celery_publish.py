@@ -33,7 +33,7 @@ def send(
 
     Returns its result when the broker has the message, and raises PublishError if it does not.
     """
-    with context_of(task.app).producer_for(there) as producer:
+    with context_of(task.app).producer_for(there, queue=queue.name) as producer:
         return apply_async(**_directed(task, options, producer, queue=queue, there=there))
 
 
@@ -44,7 +44,7 @@ def send_retry(
 
     Two publishes are no error here: both messages are with the broker, and a delivery that goes back would make more.
     """
-    with context_of(task.app).producer_for(there) as producer:
+    with context_of(task.app).producer_for(there, queue=queue.name) as producer:
         result = apply_async(**_directed(task, options, producer, queue=queue, there=there))
     if not producer.confirmed and not task.app.conf.task_always_eager:
         raise RetryNotPublished(task=task.name)
@@ -55,7 +55,7 @@ def captured(
     task: Task, apply_async: Callable[..., Any], options: dict[str, Any], *, queue: WorkQueue, there: WaitRoute
 ) -> tuple[Any, Message]:
     """The same without the publish: return the result, and the message for the main process to publish."""
-    capture = context_of(task.app).capture()
+    capture = context_of(task.app).capture(queue.name)
     result = apply_async(**_directed(task, options, capture, queue=queue, there=there))
     if len(capture.messages) != 1:
         raise RetryNotPublished(task=task.name)

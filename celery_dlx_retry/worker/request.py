@@ -216,7 +216,7 @@ class DLXRequest(Request):
         if soft or not isinstance(self.delivery_info, DeliveryInfo) or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
-        logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        logger.warning("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
         if not self._is_timeout_handled:
             try:
                 raise TimeLimitExceeded(timeout)  # noqa: TRY301 - for its traceback

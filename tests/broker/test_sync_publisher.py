@@ -10,6 +10,7 @@ from functools import partial
 import billiard
 import pytest
 from kombu.exceptions import EncodeError, SerializerNotInstalled
+from kombu.messaging import Producer
 from support import as_user, eventually, shown
 
 from celery_dlx_retry.broker.declare import declare
@@ -21,6 +22,7 @@ from celery_dlx_retry.testing.sandbox import LOOPBACK, free_ports
 from celery_dlx_retry.topology.ladder import Ladder
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.topology.wait_route import LaneRoute, route
+from celery_dlx_retry.wire.message import Message
 
 
 def send(publisher, queue, body="", **options):
@@ -154,6 +156,43 @@ def test_a_lane_whose_wait_queue_was_deleted_is_made_whole(bench):
     eventually(lambda: bench.depth(work.name))
 
     assert bench.ids(work.name) == [7]
+
+
+@pytest.fixture
+def monitored(monkeypatch):
+    """The addresses that a monitor sees which patches Kombu, as Sentry does."""
+    seen, publish = [], Producer.publish
+
+    def watch(producer, body, **options):
+        seen.append((options["exchange"], options["routing_key"]))
+        return publish(producer, body, **options)
+
+    monkeypatch.setattr(Producer, "publish", watch)
+    return seen
+
+
+def test_a_monitor_that_patches_kombu_sees_one_publish_to_the_work_queue(bench, monitored):
+    work = bench.work()
+    there = route(LaneRoute(100), bench.names, work, ladder=Ladder.of(Settings()))
+    mend = partial(make_lanes, names=bench.names, lanes=there.lane)
+
+    with bench.publisher().producer(mend=mend, queue=work.name) as producer:
+        producer.publish("", exchange=there.exchange, routing_key=there.routing_key, headers={"id": 7})
+    eventually(lambda: bench.depth(work.name))
+
+    assert bench.ids(work.name) == [7]
+    assert monitored == [("", work.name)]
+
+
+def test_a_monitor_that_patches_kombu_does_not_see_a_message_that_is_moved(bench, monitored):
+    queue = bench.queue()
+    message = Message(body=b"1", content_type="a/b", content_encoding=None, headers={"id": 7}, properties={})
+
+    with bench.publisher().producer() as producer:
+        producer.publish_message(message, exchange="", routing_key=queue)
+
+    assert bench.ids(queue) == [7]
+    assert monitored == []
 
 
 def test_what_is_needed_and_does_not_help_is_still_unroutable(bench):

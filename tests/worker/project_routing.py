@@ -8,7 +8,7 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 from project import app, record
 
-from celery_dlx_retry import DLXRetryTask
+from celery_dlx_retry import Breaker, DLXRetryTask, Fixed
 
 PREFIX = app.conf.task_default_queue.removesuffix(".work")
 
@@ -58,6 +58,18 @@ def once(self, countdown=0.3, only=None, **options):
 for route_name in ("plain", "by_function", "by_map", "by_queue"):
     app.task(once, bind=True, base=DLXRetryTask, name=f"routing.{route_name}")
 app.task(once, bind=True, base=DLXRetryTask, name="routing.by_attribute", queue=name("fanout-two"))
+
+
+@app.task(
+    bind=True,
+    base=DLXRetryTask,
+    name="routing.fails",
+    policy=Fixed(0.1, retries=1),
+    breaker=Breaker(1, probe_every=1),
+)
+def fails(self, **_):
+    record(self, info=dict(self.request.delivery_info))
+    raise ConnectionError("down")
 
 
 @app.task(bind=True, base=DLXRetryTask, name="routing.hold")

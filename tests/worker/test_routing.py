@@ -58,6 +58,28 @@ def test_direct_exchange_with_a_routing_key_unlike_the_queue(project, send):
     assert (second["info"]["exchange"], second["info"]["routing_key"]) == (f"{project.prefix}.x-direct", "another.key")
 
 
+def test_after_a_countdown_a_task_sees_where_it_was_sent(project, send):
+    result = send("plain", exchange=".x-topic", routing_key="order.far.away", countdown=0.5)
+
+    assert returned_to(project, result, ".topic-two")
+    (run, _) = project.records(id=result.id)
+    address = {"exchange": f"{project.prefix}.x-topic", "routing_key": "order.far.away"}
+    assert run["info"] == address | {"priority": 0, "redelivered": False}
+
+
+def test_after_a_breaker_parked_it_a_task_sees_where_it_was_sent(project, send):
+    sent = [send("fails", exchange=".ordered", routing_key=".ordered") for _ in range(3)]
+
+    for result in sent:
+        runs = eventually(lambda result=result: len(found := project.records(id=result.id)) == 2 and found, within=60)
+        infos = [run["info"] for run in runs]
+        assert {(info["exchange"], info["routing_key"]) for info in infos} == {(f"{project.prefix}.ordered",) * 2}
+        assert {frozenset(info) for info in infos} == {
+            frozenset(("exchange", "routing_key", "priority", "redelivered"))
+        }
+    assert "parked task=routing.fails" in project._running[1].log
+
+
 def test_default_exchange(project, send):
     result = send("plain", queue=".default-exchange")
 
@@ -210,3 +232,16 @@ def test_after_all_this_no_attempt_was_delivered_twice_and_no_retry_is_an_orphan
 def add_consumer(project, queue):
     (answer,) = project.app.control.add_consumer(queue, destination=[f"w1.{project.prefix}@h"], reply=True, timeout=10)
     assert "ok" in answer[f"w1.{project.prefix}@h"]
+
+
+def test_a_replayed_task_and_its_retries_see_their_work_queue(project, send):
+    """A replay goes to one queue, by its name, and not through the exchange with its other queues."""
+    queue = f"{project.prefix}.direct"
+    result = send("fails", exchange=".x-direct", routing_key="another.key")
+    eventually(lambda: project.dead(queue))
+
+    assert project.celery("dlx", "dead", "replay", "--queue", queue, result.id, "--yes").returncode == 0
+
+    runs = eventually(lambda: len(found := project.records(id=result.id)) == 4 and found)
+    addresses = [(run["info"]["exchange"], run["info"]["routing_key"]) for run in runs]
+    assert addresses == [(f"{project.prefix}.x-direct", "another.key")] * 2 + [("", queue)] * 2
