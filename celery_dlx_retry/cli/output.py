@@ -61,14 +61,15 @@ def table(
     """Print rows under these columns; an empty cell is a dash.
 
     The cells of a ``whole`` column, for example ids that a user copies, are never wrapped. On a terminal that is too
-    narrow for them, ``drop`` says which columns go, the first one first; then each row is a block of lines.
+    narrow, the columns in ``drop`` go, the first one first, until no cell is wrapped. If it is still too narrow for the
+    ``whole`` columns, each row is a block of lines.
     """
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415 - an extra
 
         console, cells = Console(), list(_cells(rows))
         for name in drop:
-            if console.width < _least_width(columns, cells, whole):
+            if console.width < _least_width(columns, cells, columns):
                 place = columns.index(name)
                 columns, *cells = ([*row[:place], *row[place + 1 :]] for row in (columns, *cells))
         if whole and console.width < _least_width(columns, cells, whole):

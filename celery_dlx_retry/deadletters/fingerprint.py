@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.wire.dead_record import DeadRecord
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
-# Ours, Celery's and those of its libraries, wherever they are installed.
+# Ours, Celery's and those of its libraries, installed or as a checkout.
 _FRAMEWORK = re.compile(
     r"[/\\](?:celery_dlx_retry|billiard|kombu|(?:site|dist)-packages[/\\](?:celery|amqp|vine))[/\\]"
     r"|[/\\]celery[/\\](?:app[/\\](?:autoretry|task|trace)|(?:concurrency|worker)[/\\]\w+)\.py$"

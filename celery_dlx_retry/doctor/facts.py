@@ -41,7 +41,7 @@ class WorkQueueFacts:
     was_used: bool = False
     ready: int = 0
     consumers: int = 1
-    #: Tasks that wait for it, in lanes of its own.
+    #: Tasks that wait for it in lanes that it does not share.
     waiting: int = 0
     #: Letters that died in the last ten minutes.
     dead_lately: int = 0

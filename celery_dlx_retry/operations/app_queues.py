@@ -37,7 +37,7 @@ def load_tasks(app: Any) -> None:
 
 
 def work_queues_of(app: Any, names: Iterable[str] = ()) -> list[Queue]:
-    """Return the work queues with these names; by default all that the app knows. Load the app's tasks first.
+    """Return the work queues with these names; by default all work queues of the app. Load the app's tasks first.
 
     Raise UnknownQueue for a name that Celery may not create, NeedsRabbitMQ if the app has another broker.
     """

@@ -160,7 +160,7 @@ def _facts(session: BrokerSession, monitor: Monitor) -> Facts:
     step(4)
     try:
         now = OverviewReader(session).facts()
-    except Forbidden:  # a user who may not look at a queue
+    except Forbidden:  # the broker user may not look at a queue
         return facts
     return replace(
         facts,
