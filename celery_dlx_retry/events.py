@@ -140,6 +140,18 @@ class BreakerChanged:
     interval_ms: int
     #: How many messages may run in each interval; None if all may.
     per_interval: int | None
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChanged:
+    """The retry budget of a task, in this process, has another tenth of its reserve left than before."""
+
+    #: Empty for ``dlx_budget``, which tasks share.
+    task: str
+    #: From 0, where no retry is left, to 1.
+    remaining: float
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +200,7 @@ Event: TypeAlias = (
     | GivenBack
     | CountdownScheduled
     | BreakerChanged
+    | BudgetChanged
     | Replayed
     | Purged
     | Edited
@@ -245,7 +258,10 @@ def needs_returns() -> bool:
 
 
 def emit(event: Event) -> None:
-    """Call every subscriber. An error of a subscriber is logged, the first time, and harms no task."""
+    """Call every subscriber. An error of a subscriber is logged, the first time, and harms no task.
+
+    SystemExit and KeyboardInterrupt go on: a signal handler of Celery may have raised them in the subscriber.
+    """
     emit_to(_subscribers, event)
 
 
@@ -254,9 +270,12 @@ def emit_to(subscribers: tuple[Subscriber, ...], event: Event) -> None:
     for subscriber in subscribers:
         try:
             subscriber(event)
-        except Exception:  # noqa: PERF203 - another subscriber must not miss the event
+        except (SystemExit, KeyboardInterrupt):  # noqa: PERF203 - another subscriber must not miss the event
+            raise
+        except BaseException:  # also a panic of a library in Rust, and a cancelled coroutine
             if id(subscriber) not in _failed:
                 _failed.add(id(subscriber))
                 logger.exception(
-                    "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__
-                )
+                    "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__,
+                    extra={"dlx_event": "SubscriberFailed", "dlx_failed_at": type(event).__name__},
+                )  # fmt: skip

@@ -25,6 +25,7 @@ parked = Signal(name="parked", providing_args=_ARGUMENTS)
 given_back = Signal(name="given_back", providing_args=_ARGUMENTS)
 countdown_scheduled = Signal(name="countdown_scheduled", providing_args=_ARGUMENTS)
 breaker_changed = Signal(name="breaker_changed", providing_args=_ARGUMENTS)
+budget_changed = Signal(name="budget_changed", providing_args=_ARGUMENTS)
 replayed = Signal(name="replayed", providing_args=_ARGUMENTS)
 purged = Signal(name="purged", providing_args=_ARGUMENTS)
 edited = Signal(name="edited", providing_args=_ARGUMENTS)
@@ -39,6 +40,7 @@ SIGNALS: dict[type, Signal] = {
     events.GivenBack: given_back,
     events.CountdownScheduled: countdown_scheduled,
     events.BreakerChanged: breaker_changed,
+    events.BudgetChanged: budget_changed,
     events.Replayed: replayed,
     events.Purged: purged,
     events.Edited: edited,

@@ -34,7 +34,7 @@ from celery_dlx_retry.topology.objects import landing, shared_objects, work_queu
 from celery_dlx_retry.topology.specs import Topology
 from celery_dlx_retry.topology.wait_route import LadderRoute, LaneRoute, WaitKind, choose, place, route
 from celery_dlx_retry.topology.worker_objects import announced_lanes, possible_wait_queues, topology_without_lanes
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.dead_record import with_record
 from celery_dlx_retry.wire.headers import ORIGINAL, Failure, with_failure
 
@@ -383,7 +383,10 @@ class AppContext:
             check(connection, topology)
         except Forbidden as exc:
             # RabbitMQ 4 shows an object only to users with a permission on it. If it is missing, the first retry fails.
-            logger.warning("topology not checked: the broker user may not look at the %s %r", exc.kind, exc.name)
+            logger.warning(
+                "topology not checked: the broker user may not look at the %s %r",
+                exc.kind, exc.name, extra=log_fields("TopologyNotChecked", kind=exc.kind, name=exc.name),
+            )  # fmt: skip
 
     def _connection(self, **options: Any) -> Connection:
         """To the broker; of several, all have their turn, while "shuffle" may try one twice and another never."""

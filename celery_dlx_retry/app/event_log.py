@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.events import (
     BreakerChanged,
+    BudgetChanged,
     CountdownScheduled,
     DeadLettered,
     Edited,
@@ -25,7 +26,7 @@ from celery_dlx_retry.events import (
     Returned,
     subscribe,
 )
-from celery_dlx_retry.values.escaping import escaped, printable
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
@@ -69,6 +70,7 @@ _LINES: dict[type, tuple[int, str, tuple[str, ...]]] = {
         "replayed task=%s id=%s queue=%s dead_letter_queue=%s",
         ("task", "task_id", "queue", "dead_letter_queue"),
     ),
+    BudgetChanged: (DEBUG, "budget changed task=%s remaining=%.1f", ("task", "remaining")),
     Purged: (DEBUG, "purged dead_letter_queue=%s count=%d", ("dead_letter_queue", "count")),
     Edited: (
         DEBUG,
@@ -107,12 +109,9 @@ def log_event(event: Event) -> None:
 
 def extra_of(event: Event) -> dict[str, Any]:
     """Return the facts of an event as fields of a log record: ``dlx_event``, ``dlx_task`` and so on."""
-    found = {"dlx_event": type(event).__name__}
-    for name in (*(it.name for it in fields(event)), "cause"):
-        if name not in _NOT_LOGGED and hasattr(event, name):
-            value = getattr(event, name)
-            found[f"dlx_{name}"] = printable(value) if isinstance(value, str) and not value.isprintable() else value
-    return found
+    names = (*(it.name for it in fields(event)), "cause")
+    facts = {name: getattr(event, name) for name in names if name not in _NOT_LOGGED and hasattr(event, name)}
+    return log_fields(type(event).__name__, **facts)
 
 
 def _line_of(event: Event) -> tuple[int, str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 try:
-    from prometheus_client import REGISTRY, Counter, Histogram, start_http_server
+    from prometheus_client import REGISTRY, Counter, Gauge, Histogram, start_http_server
 except ModuleNotFoundError as exc:
     raise ModuleNotFoundError(
         "The package prometheus_client is not installed. Install it with `pip install 'celery-dlx-retry[prometheus]'`"
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 MOST_NAMES = 500
 MOST_QUEUES = 500
 MOST_EXCEPTIONS = 100
-OTHER, UNKNOWN, NONE = "other", "unknown", "none"
+OTHER, UNKNOWN, NONE, SHARED_BUDGET = "other", "unknown", "none", "dlx_budget"
 
 _LONGEST = 200
+_MANY = 100
 # The sender of such a message chose the name of the task.
 _WITHOUT_TASK = frozenset(map(str, (Reason.UNKNOWN_TASK, Reason.INVALID, Reason.UNDECODABLE)))
 _MINUTES = (1, 5, 15, 60, 300, 900, 3600, 21600, 86400)
@@ -46,6 +47,7 @@ _LATENESS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600)
 _CONFIRM = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _ATTEMPTS = (1, 2, 3, 5, 8, 13, 21)
 _TASK = ("name", "queue_name")
+_STATES = {"closed": 0.0, "half open": 1.0, "open": 2.0}
 
 _installed: dict[int, Metrics] = {}
 
@@ -108,6 +110,15 @@ class Metrics:
         self._confirm = histogram(
             "confirm_seconds", "Until the broker confirmed a retry or a dead letter.", (), _CONFIRM
         )
+        self._breaker = Gauge(
+            "celery_dlx_breaker_state", "The breaker of a task: 0 is closed, 1 half open, 2 open.", ("name",),
+            registry=registry,
+        )  # fmt: skip
+        self._budget = Gauge(
+            "celery_dlx_budget_remaining_ratio", "The part of the reserve of a budget that is left.", ("name",),
+            registry=registry,
+        )  # fmt: skip
+        self._breakers, self._budgets = Worst(self._breaker, max, 0.0), Worst(self._budget, min, 1.0)
         self._take: dict[type, Callable[..., None]] = {
             events.RetryScheduled: self._on_retry,
             events.Returned: self._on_returned,
@@ -115,6 +126,8 @@ class Metrics:
             events.Recovered: self._on_recovered,
             events.Parked: self._on_parked,
             events.GivenBack: self._on_given_back,
+            events.BreakerChanged: self._on_breaker,
+            events.BudgetChanged: self._on_budget,
             events.Replayed: self._on_replayed,
             events.Purged: self._on_purged,
             events.Edited: self._on_edited,
@@ -157,6 +170,13 @@ class Metrics:
             self._name(event.task), self._queue(event.queue), self._exception(event.cause)
         ).inc()  # fmt: skip
 
+    def _on_breaker(self, event: events.BreakerChanged) -> None:
+        self._breakers.set(self._name(event.task), event.task, event.pid, _STATES[event.state])
+
+    def _on_budget(self, event: events.BudgetChanged) -> None:
+        name = self._name(event.task) if event.task else SHARED_BUDGET
+        self._budgets.set(name, event.task, event.pid, event.remaining)
+
     def _on_replayed(self, event: events.Replayed) -> None:
         self._replayed.labels(self._name(event.task), self._queue(event.queue)).inc()
 
@@ -165,6 +185,44 @@ class Metrics:
 
     def _on_edited(self, event: events.Edited) -> None:
         self._edited.labels(self._queue(event.dead_letter_queue)).inc()
+
+
+class Worst:
+    """Shows the worst value of all processes of a worker. A process that is gone does not count."""
+
+    def __init__(self, gauge: Gauge, worst: Callable[..., float], rest: float) -> None:
+        self._gauge, self._worst, self._rest = gauge, worst, rest
+        self._values: dict[str, dict[tuple[str, int], float]] = {}
+        self._lock = Lock()
+
+    def set(self, name: str, task: str, pid: int, value: float) -> None:
+        """Note the value of one process."""
+        with self._lock:
+            if (values := self._values.get(name)) is None:
+                values = self._values[name] = {}
+                self._gauge.labels(name).set_function(lambda: self._read(name))
+            if len(values) >= _MANY:  # a worker that replaces its processes often, without a scrape
+                self._values[name] = values = _of_living(values)
+            values[task, pid] = value
+
+    def _read(self, name: str) -> float:
+        with self._lock:
+            values = self._values[name] = _of_living(self._values[name])
+        return self._worst(values.values(), default=self._rest)
+
+
+def _of_living(values: dict[tuple[str, int], float]) -> dict[tuple[str, int], float]:
+    return {(task, pid): value for (task, pid), value in values.items() if _lives(pid)}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has another user by now
+        return True
+    return True
 
 
 class Bounded:

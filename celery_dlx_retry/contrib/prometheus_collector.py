@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import DLXError
 from celery_dlx_retry.operations.observe import Observation, Observer
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.version import __version__
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class DLXCollector:
         except DLXError as problem:
             reading.problem = str(problem)
         except Exception as problem:
-            logger.exception("exporter failed")
+            logger.exception("exporter failed", extra=log_fields("ExporterFailed"))
             reading.problem = repr(problem)
         finally:
             reading.done.set()
@@ -129,9 +129,9 @@ class DLXCollector:
             return
         if not is_up:
             problem = reading.problem or f"no answer within {_ANSWER_SECONDS:g} s"
-            logger.error("exporter cannot read the broker: %s", problem)
+            logger.error("exporter cannot read the broker: %s", problem, extra=log_fields("BrokerNotRead"))
         elif self._is_up is False:
-            logger.info("exporter reads the broker again")
+            logger.info("exporter reads the broker again", extra=log_fields("BrokerReadAgain"))
         self._is_up = is_up
 
     def _metrics(self, found: Observation | None) -> Iterator[Metric]:

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,8 +149,9 @@ class Monitor:
         or credentials.
         """
         words = " ".join(f"{key}={value}" for key, value in facts.items())
-        line = f"audit {action} by={by or current_user()} {words}".rstrip()
-        logger.info("%s", line)
+        who = by or current_user()
+        line = f"audit {action} by={who} {words}".rstrip()
+        logger.info("%s", line, extra=log_fields("Audit", action=action, by=who, **facts))
         self.notice(Audited(line=line))
 
 

@@ -79,6 +79,16 @@ class Account:
     balance: Fraction
     at_ms: int
 
+    @property
+    def remaining(self) -> float:
+        """The part of the reserve that is left, from 0 to 1."""
+        return float(self.balance / self.budget.reserve)
+
+    @property
+    def tenths(self) -> int:
+        """How many tenths of the reserve are left; full ones only."""
+        return 10 * self.balance.numerator // (self.balance.denominator * self.budget.reserve)
+
     def after_first_attempt(self, *, now_ms: int) -> Account:
         """Return the account after a first attempt has paid in."""
         share = self.budget.share

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 from celery_dlx_retry.policy.jitter import FullJitter, Jitter, ProportionalJitter
 from celery_dlx_retry.values.durations import Seconds, as_fraction, is_count, is_number, to_ms
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 logger = escaped(logging.getLogger(__name__))
 
@@ -331,7 +331,9 @@ def matches(match: Match, error: BaseException) -> bool:
             return isinstance(error, match)
         return bool(match(error))
     except Exception:
-        logger.warning("predicate failed match=%r error=%s", match, type(error).__name__, exc_info=True)
+        kind = type(error).__name__
+        fields = log_fields("PredicateFailed", error_type=kind)
+        logger.warning("predicate failed match=%r error=%s", match, kind, exc_info=True, extra=fields)
         return False
 
 

@@ -1,9 +1,8 @@
-"""Make text from messages safe for terminals, logs and readers of JSON."""
+"""Make text from messages safe for terminals and readers of JSON."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 from typing import Any
 
@@ -59,25 +58,3 @@ def _strict(value: Any, levels: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_strict(item, levels - 1) for item in value]
     return value
-
-
-class _Escaping(logging.Filter):
-    """Keeps the message of each record on one line. A traceback follows as it is."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        try:
-            line = record.getMessage()
-        except Exception:  # noqa: BLE001 - logging itself reports an object that cannot be printed
-            return True
-        if not line.isprintable():
-            record.msg, record.args = printable(line), ()
-        return True
-
-
-_ESCAPING = _Escaping()
-
-
-def escaped(logger: logging.Logger) -> logging.Logger:
-    """Return the same logger. From now on no message can forge a second line in its log."""
-    logger.addFilter(_ESCAPING)
-    return logger

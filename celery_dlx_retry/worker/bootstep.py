@@ -41,7 +41,7 @@ from celery_dlx_retry.errors import (
 )
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.worker.pool_events import bring_pool_events
 from celery_dlx_retry.worker.unprocessable import keep_strays
 
@@ -93,7 +93,7 @@ class Topology(StartStopStep):
             raise ClickException(str(exc)) from exc  # one sentence and exit code 1, where the command line can show it
         if self.enabled:
             if sentence := lacks():
-                logger.warning("%s", sentence)
+                logger.warning("%s", sentence, extra=log_fields("CeleryNameMissing"))
             keep_strays(consumer)
         if isinstance(consumer.pool, prefork.TaskPool):
             bring_pool_events()
@@ -118,15 +118,17 @@ class Topology(StartStopStep):
                 topology = self._stand(consumer.connection, queues)
         except (TopologyError, ConfigurationError) as exc:
             # Without its topology a worker would lose what it retries; better that it does not run.
-            logger.critical("%s", exc)
+            logger.critical("%s", exc, extra=log_fields("StartRefused", cause=type(exc).__name__))
             raise WorkerShutdown(EX_FAILURE) from exc
         self._has_stood = True
         lanes = sum("x-message-ttl" in dict(queue.arguments) for queue in topology.queues)
+        prefix, work_queues = self._context.settings.prefix, len(consumer.task_consumer.queues)
         logger.info(
             "topology stands prefix=%s lanes=%d work_queues=%d",
-            self._context.settings.prefix, lanes, len(consumer.task_consumer.queues),
+            prefix, lanes, work_queues,
+            extra=log_fields("TopologyStands", prefix=prefix, lanes=lanes, work_queues=work_queues),
         )  # fmt: skip
-        logger.debug("topology %r", topology)
+        logger.debug("topology %r", topology, extra=log_fields("TopologyObjects"))
         self._return_orphans(consumer.connection, {queue.name for queue in queues})
         self._open_pipeline(consumer)
 
@@ -163,9 +165,12 @@ class Topology(StartStopStep):
                 if left <= 0:
                     raise
                 if isinstance(exc, LanesBusy):
-                    logger.warning("Other processes hold the lock of the lanes; waiting %d s more.", left)
+                    fields = log_fields("LanesBusy", left_s=int(left))
+                    logger.warning("Other processes hold the lock of the lanes; waiting %d s more.", left, extra=fields)
                 else:
-                    logger.warning("The quorum queue %r does not answer yet; waiting %d s more.", exc.name, left)
+                    fields = log_fields("QueueRecovering", queue=exc.name, left_s=int(left))
+                    sentence = "The quorum queue %r does not answer yet; waiting %d s more."
+                    logger.warning(sentence, exc.name, left, extra=fields)
             state.maybe_shutdown()
 
     def _know(self, connection: Connection, queues: list[Queue]) -> None:
@@ -175,12 +180,14 @@ class Topology(StartStopStep):
         for problem in problems(server, lanes=self._context.settings.queue_type, delayed_retry=delayed):
             raise problem
         if not server.is_rabbitmq:
-            logger.warning("The broker is %s, not RabbitMQ: what is promised was never tested with it.", server)
+            sentence = "The broker is %s, not RabbitMQ: what is promised was never tested with it."
+            logger.warning(sentence, server, extra=log_fields("ForeignBroker", server=str(server)))
         if self._has_stood and self._is_bare(connection):
             logger.warning(
                 "What stood at the last connect is not there: this is another broker, or it has lost its data. What "
                 "waits at the other one stays there until a worker is back. Several broker URLs are meant for the "
-                "nodes of one cluster."
+                "nodes of one cluster.",
+                extra=log_fields("BrokerIsEmpty"),
             )
 
     def _return_orphans(self, connection: Connection, queues: set[str]) -> None:
@@ -192,12 +199,14 @@ class Topology(StartStopStep):
                 if found > MOST_ORPHANS:
                     logger.warning(
                         "%d orphans are too many to look through at a start: see `celery dlx dead list -q %s`",
-                        found, names.orphans(),
+                        found, names.orphans(), extra=log_fields("TooManyOrphans", count=found),
                     )  # fmt: skip
                 elif found and (returned := return_orphans(own, names, queues, publisher=publisher)):
-                    logger.warning("orphans returned to their work queues count=%d", returned)
+                    fields = log_fields("OrphansReturned", count=returned)
+                    logger.warning("orphans returned to their work queues count=%d", returned, extra=fields)
         except (DLXError, AMQPError, OSError) as problem:
-            logger.warning("orphans not looked through: %s", problem)
+            fields = log_fields("OrphansNotRead", cause=type(problem).__name__)
+            logger.warning("orphans not looked through: %s", problem, extra=fields)
 
     def _is_bare(self, connection: Connection) -> bool:
         # Not by the cluster's name: unless somebody sets it, each node may tell its own.
@@ -254,10 +263,11 @@ def _report(consumer: Any, over: threading.Event) -> None:
         step = steps[consumer.blueprint.started - 1]
         if step is steps[-1]:
             return  # the event loop runs
+        waited = int(time.monotonic() - begun)
         logger.warning(
             "The worker start has waited %d s for the broker, in the step %s. "
             "A broker node may be frozen or recovering.",
-            time.monotonic() - begun, step.alias,
+            waited, step.alias, extra=log_fields("StartWaits", waited_s=waited, step=step.alias),
         )  # fmt: skip
 
 
@@ -270,7 +280,8 @@ def _answers_within(connection: Connection, seconds: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        logger.warning("The broker did not answer within %d s at the start of the worker.", seconds)
+        sentence = "The broker did not answer within %d s at the start of the worker."
+        logger.warning(sentence, seconds, extra=log_fields("NoAnswer", waited_s=int(seconds)))
         raise
     finally:
         with suppress(OSError):  # the connection is lost

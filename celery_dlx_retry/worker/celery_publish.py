@@ -11,7 +11,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import PLACES, NoRouter
 from celery_dlx_retry.celery_compat import event_dispatcher
 from celery_dlx_retry.errors import RetryNotPublished
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,4 +93,7 @@ class _Teller:
             with self._app.producer_or_acquire() as producer:
                 event_dispatcher(self._app).publish(kind, fields, producer, **options)
         except (OperationalError, OSError) as exc:
-            logger.warning("event not sent: %s is safe, only the word of it was not heard: %s", fields["uuid"], exc)
+            logger.warning(
+                "%s event not sent id=%s: %s (the task itself is published)",
+                kind, fields["uuid"], exc, extra=log_fields("MonitorEventNotSent", task_id=fields["uuid"]),
+            )  # fmt: skip

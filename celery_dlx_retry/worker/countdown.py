@@ -18,7 +18,7 @@ from celery_dlx_retry.errors import DLXError, PublishError, TopologyError, Unrou
 from celery_dlx_retry.events import CountdownScheduled, emit
 from celery_dlx_retry.topology.ladder import skipped_rungs
 from celery_dlx_retry.topology.wait_route import WaitKind
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.headers import COPIES, is_returned_retry, without_broker_headers
 from celery_dlx_retry.worker.celery_publish import send
 from celery_dlx_retry.worker.run_state import addressed, as_sent, message_of
@@ -53,7 +53,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
     queue = destination(app, options)
     # CC and BCC name more queues: Celery publishes to all of them, and the worker that gets a message sends it on.
     if queue is None or _goes_elsewhere(app, options) or not COPIES.isdisjoint(options.get("headers") or ()):
-        logger.debug("left to Celery task=%s: it leads to no one queue of the app on its broker", task.name)
+        sentence = "left to Celery task=%s: it leads to no one queue of the app on its broker"
+        logger.debug(sentence, task.name, extra=log_fields("LeftToCelery", task=task.name))
         return apply_async(**options)
     context = context_of(app)
     when = {"countdown": options.pop("countdown", None), "eta": options.pop("eta", None)}
@@ -65,7 +66,8 @@ def make(task: Task, apply_async: Callable[..., Any], args: Any, kwargs: Any, op
         result = send(task, apply_async, {**options, "headers": headers}, queue=work_queue, there=there)
     except (TopologyError, Unroutable) as problem:
         # Nothing is published, the broker says so. The worker that gets it sends it on, if it may.
-        logger.warning("left to Celery task=%s: %s", task.name, problem)
+        fields = log_fields("LeftToCelery", task=task.name, cause=type(problem).__name__)
+        logger.warning("left to Celery task=%s: %s", task.name, problem, extra=fields)
         return apply_async(**options, **when)
     except PublishError as problem:
         raise OperationalError(str(problem)) from problem
@@ -100,14 +102,24 @@ def not_before_due(handle: Callable[..., Any], task: Task, consumer: Any) -> Cal
                 return None
         except PublishError as problem:
             pause = pace.failed()
-            logger.warning("not sent on, trying again in %d s task=%s: %s", pause, task.name, problem)
+            logger.warning(
+                "not sent on, trying again in %d s task=%s: %s",
+                pause, task.name, problem, extra=_fields("NotSentOn", task, message, problem),
+            )  # fmt: skip
         except DLXError as problem:
-            logger.warning("held until due task=%s id=%s: %s", task.name, message.headers.get("id"), problem)
+            logger.warning(
+                "held until due task=%s id=%s: %s",
+                task.name, message.headers.get("id"), problem, extra=_fields("HeldUntilDue", task, message, problem),
+            )  # fmt: skip
             return handle(message, body, ack, *args, **kwargs)
         consumer.timer.call_after(pause, handle_or_send_on, (message, body, ack, *args), kwargs)
         return None
 
     return handle_or_send_on
+
+
+def _fields(event: str, task: Task, message: Any, problem: BaseException) -> dict[str, Any]:
+    return log_fields(event, task=task.name, task_id=message.headers.get("id"), cause=type(problem).__name__)
 
 
 def _left_ms(app: Celery, consumer: Any, message: Any) -> int:
@@ -131,7 +143,8 @@ def _send_on(task: Task, message: Any, left_ms: int) -> None:
     queue = context.queue_of(message)
     if gone := skipped_rungs(context.names, context.ladder, message.headers):
         # Somebody deleted a wait queue. Without it this message would go round and round.
-        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone))
+        fields = log_fields("RungsMissing", rungs=sorted(gone))
+        logger.error("rungs missing rungs=%s: declaring the ladder again", sorted(gone), extra=fields)
         context.mend_ladder()
     there = context.wait_route(queue, left_ms, wish=WaitKind.COUNTDOWN, quickly=True)
     value = message_of(message)

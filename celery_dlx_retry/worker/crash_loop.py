@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.crash_marks import count, forget, mark, marks_of
 from celery_dlx_retry.errors import CrashLoop, DLXError
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,8 @@ def bounded(task: Any) -> Iterator[None]:
             mark(context.publisher, marks, names=context.names, worker=worker)
     except DLXError as problem:
         # Without a mark this run is not counted; the next one will be.
-        logger.warning("start not marked task=%s id=%s: %s", task.name, request.id, problem)
+        fields = log_fields("StartNotMarked", task=task.name, task_id=request.id, cause=type(problem).__name__)
+        logger.warning("start not marked task=%s id=%s: %s", task.name, request.id, problem, extra=fields)
         crashes = 0
     try:
         if crashes >= context.settings.crash_limit:
@@ -44,4 +45,5 @@ def bounded(task: Any) -> Iterator[None]:
         try:
             forget(context.publisher, marks)
         except DLXError as problem:
-            logger.warning("end not marked task=%s id=%s: %s", task.name, request.id, problem)
+            fields = log_fields("EndNotMarked", task=task.name, task_id=request.id, cause=type(problem).__name__)
+            logger.warning("end not marked task=%s id=%s: %s", task.name, request.id, problem, extra=fields)

@@ -11,6 +11,7 @@ import pickle
 import select
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -25,7 +26,7 @@ from celery_dlx_retry.events import (
     subscribers_in_main,
     unsubscribe,
 )
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
@@ -81,8 +82,10 @@ class _Sender:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "event %s not sent to the main process: %s; the next ones are not logged", type(event).__name__, problem
-            )
+                "event %s not sent to the main process: %s; the next ones are not logged",
+                type(event).__name__, problem,
+                extra=log_fields("PoolEventNotSent", lost=type(event).__name__),
+            )  # fmt: skip
 
 
 def _packed(event: Event) -> tuple[Event, str, str]:
@@ -107,9 +110,10 @@ def _receive(pipe: BinaryIO) -> None:
             # From our own pool processes, as the results of tasks are.
             event = _unpacked(*pickle.loads(content))  # noqa: S301
         except Exception:
-            logger.exception("event of a pool process not read")
+            logger.exception("event of a pool process not read", extra=log_fields("PoolEventNotRead"))
         else:
-            emit_to(subscribers_in_main(), event)
+            with suppress(SystemExit):  # it would end this thread alone, and no later event would be read
+                emit_to(subscribers_in_main(), event)
 
 
 def _widen(pipe: int) -> None:
@@ -119,4 +123,4 @@ def _widen(pipe: int) -> None:
 
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except (ImportError, AttributeError, OSError):
-        logger.debug("the pipe for events keeps its size")
+        logger.debug("the pipe for events keeps its size", extra=log_fields("PipeNotWidened"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.events import BreakerChanged, emit
 from celery_dlx_retry.policy.breaker import Circuit, outcome_of
 from celery_dlx_retry.policy.decision import Wait
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.worker.give_back import give_back
 from celery_dlx_retry.worker.outcome import Parked
 from celery_dlx_retry.worker.settle import Delivery, settle_parked
@@ -66,6 +67,7 @@ class ProcessBreaker:
                 state="closed" if after.quota is None else "open" if after.quota == 1 else "half open",
                 interval_ms=self.breaker.interval_ms,
                 per_interval=after.quota,
+                pid=os.getpid(),
             )
         )
 
@@ -98,7 +100,8 @@ def held_back(task: Any, info: DeliveryInfo, *, task_id: str) -> Any:
         return _ended(IGNORED, Ignore())
     if isinstance(problems[0], Unpublishable):
         # It would come back until the breaker closes. It runs, and is done or a dead letter.
-        logger.warning("not parked, runs task=%s id=%s: %s", task.name, task_id, problems[0])
+        fields = log_fields("NotParked", task=task.name, task_id=task_id, cause=type(problems[0]).__name__)
+        logger.warning("not parked, runs task=%s id=%s: %s", task.name, task_id, problems[0], extra=fields)
         return None
     return _ended(REJECTED, give_back(task, info, problems[0], task_id=task_id))
 

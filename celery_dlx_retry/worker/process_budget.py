@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
 from celery_dlx_retry.errors import Nacked
+from celery_dlx_retry.events import BudgetChanged, emit
 from celery_dlx_retry.policy.budget import over_budget
 from celery_dlx_retry.policy.decision import Dead, Wait
 from celery_dlx_retry.policy.reasons import Reason
@@ -20,33 +22,44 @@ if TYPE_CHECKING:
 class ProcessBudget:
     """An account that all threads of this process share."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, *, task: str = "") -> None:
         self.budget = budget
+        self._task = task
         self._lock = Lock()
         self._account = budget.open(now_ms=steady_ms())
+        self._tenths = self._account.tenths
 
     def pay_in(self) -> None:
         """For a first attempt."""
         with self._lock:
             self._account = self._account.after_first_attempt(now_ms=steady_ms())
+        self._emit()
 
     def draw(self) -> bool:
         """For a retry; False if there is not enough."""
         with self._lock:
             self._account, is_paid = self._account.after_retry(now_ms=steady_ms())
+        self._emit()
         return is_paid
 
     def give_back(self) -> None:
         """For a retry that was not made after all."""
         with self._lock:
             self._account = self._account.after_refund()
+        self._emit()
+
+    def _emit(self) -> None:
+        account = self._account
+        if (tenths := account.tenths) != self._tenths:
+            self._tenths = tenths
+            emit(BudgetChanged(task=self._task, remaining=account.remaining, pid=os.getpid()))
 
 
 def budget_of(task: Any) -> ProcessBudget | None:
     """The task's own, or the one that it shares with the other tasks of its app; None if there is no limit."""
     budget: Budget | None = task.budget
     if budget is not None:
-        return own(task.app, lambda: ProcessBudget(budget), "account", task.name)
+        return own(task.app, lambda: ProcessBudget(budget, task=task.name), "account", task.name)
     shared = context_of(task.app).settings.budget
     return None if shared is None else own(task.app, lambda: ProcessBudget(shared), "account")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard.einfo import ExceptionWithTraceback
 from celery import signals
 from celery.exceptions import (
     Ignore,
@@ -48,7 +48,7 @@ from celery_dlx_retry.events import DeadLettered, needs_returns
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.wait_route import WaitKind
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, request_fields
 from celery_dlx_retry.wire.header_numbers import MOST_RETRIES, retries_of
 from celery_dlx_retry.wire.headers import CRASHES, crashes_of, is_returned_retry
 from celery_dlx_retry.wire.validation import FORGEABLE, flaw_of
@@ -188,7 +188,8 @@ class DLXRequest(Request):
             if not self._is_settled:
                 raise
             # A result backend, or an event. The message is safe; only the report of it failed.
-            logger.exception("after the hand-over task=%s id=%s", self.name, self.id)
+            fields = request_fields("ReportFailed", self)
+            logger.exception("after the hand-over task=%s id=%s", self.name, self.id, extra=fields)
             self.reject()
             return None
 
@@ -216,18 +217,17 @@ class DLXRequest(Request):
         if soft or not isinstance(self.delivery_info, DeliveryInfo) or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
-        logger.warning("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        fields = request_fields("HardTimeLimit", self) | {"dlx_limit_s": timeout}
+        logger.warning("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id, extra=fields)
         if not self._is_timeout_handled:
-            try:
-                raise TimeLimitExceeded(timeout)  # noqa: TRY301 - for its traceback
-            except TimeLimitExceeded:
-                self.on_failure(ExceptionInfo())
+            self.on_failure(as_raised(TimeLimitExceeded(timeout)))
         if self._dead_of is not None:
             try:
                 error = _error_of(self._dead_of)
                 self.task.on_failure(error, self.id, self.args, self.kwargs, self._dead_of)
             except Exception:
-                logger.exception("on_failure raised task=%s id=%s", self.name, self.id)
+                fields = request_fields("HookFailed", self)
+                logger.exception("on_failure raised task=%s id=%s", self.name, self.id, extra=fields)
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         """What is handed over is not rejected as well: it would be there twice."""
@@ -238,8 +238,6 @@ class DLXRequest(Request):
             self.send_event("task-rejected", requeue=requeue)
 
     def _delivery(self, acknowledge: Callable[[], Any], give_back: Callable[[Any], None]) -> Delivery:
-        info: DeliveryInfo = self.delivery_info
-
         def settled(event: Event) -> None:
             self._is_settled = True
             self._dead_facts = facts_of(event) if isinstance(event, DeadLettered) else None
@@ -247,8 +245,8 @@ class DLXRequest(Request):
 
         return Delivery(
             context=self._dlx,
-            message=info.message,
-            queue=info.queue,
+            message=self.delivery_info.message,
+            queue=self._queue,
             task=self.name,
             task_id=self.id,
             worker=self.hostname,
@@ -370,7 +368,8 @@ class DLXRequest(Request):
             self._announce_retry(error, delay_ms, exc_info)
         except Exception:
             # A result backend or a user's hook. The message is safe; only the report of it failed.
-            logger.exception("retry not announced task=%s id=%s", self.name, self.id)
+            fields = request_fields("ReportFailed", self)
+            logger.exception("retry not announced task=%s id=%s", self.name, self.id, extra=fields)
 
     def _announce_retry(self, error: BaseException, delay_ms: int, exc_info: Any) -> None:
         """Store the state, send the event and call the hooks, as Celery does for a retry in a pool process."""

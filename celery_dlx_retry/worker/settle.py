@@ -18,7 +18,7 @@ from celery_dlx_retry.deadletters.event import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
 from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit
 from celery_dlx_retry.topology.wait_route import WaitKind
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.header_size import carried
 from celery_dlx_retry.wire.headers import PARKED_AT, with_address
 from celery_dlx_retry.wire.message import bare
@@ -113,7 +113,11 @@ def settle_dead(
             context.publish_dead(letter, queue, record, quickly=delivery.is_main)
         except Unpublishable as problem:
             # The fault of the message: without an end it would come back for ever, and hold up what comes behind it.
-            logger.warning("dead letter without its headers task=%s id=%s: %s", record.task, record.task_id, problem)
+            logger.warning(
+                "dead letter without its headers task=%s id=%s: %s",
+                record.task, record.task_id, problem,
+                extra=log_fields("HeadersDropped", task=record.task, task_id=record.task_id, queue=queue.name),
+            )  # fmt: skip
             context.publish_dead(bare(message), queue, record, quickly=delivery.is_main)
     except (PublishError, TopologyError, Unpublishable, SoftTimeLimitExceeded) as problem:
         _note_pace(delivery, problem)
@@ -146,8 +150,10 @@ def settle_parked(delivery: Delivery, *, delay_ms: int, address: Mapping[str, An
 
 
 def _end(delivery: Delivery, event: Event) -> None:
-    emit(event)
-    delivery.acknowledge(event)
+    try:
+        emit(event)
+    finally:  # a subscriber may end the process
+        delivery.acknowledge(event)
 
 
 def facts_of(letter: DeadLettered) -> dict[str, Any]:

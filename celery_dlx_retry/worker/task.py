@@ -25,7 +25,7 @@ from celery_dlx_retry.policy.budget import as_budget
 from celery_dlx_retry.policy.decision import MAX_DELAY_MS, as_policy
 from celery_dlx_retry.topology.lanes import backoff_delays_ms
 from celery_dlx_retry.values.durations import to_ms
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.worker.countdown import is_appointment, make, not_before_due
 from celery_dlx_retry.worker.django import keep_on_commit
 from celery_dlx_retry.worker.expires import without_time_to_live
@@ -92,8 +92,8 @@ class DLXRetryTask(Task):
                 logger.warning(
                     "task %s is acknowledged early (acks_late=False): it is lost if its worker dies; "
                     "remove that option",
-                    cls.name,
-                )
+                    cls.name, extra=log_fields("AcknowledgedEarly", task=cls.name),
+                )  # fmt: skip
         guard_hooks(cls)  # task_annotations replace methods
         keep_on_commit(DLXRetryTask, app)
         return app

@@ -14,7 +14,7 @@ from celery_dlx_retry.errors import RetryIn
 from celery_dlx_retry.policy.decision import Asked, Dead, Wait, as_policy, decide, decide_without_policy
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES, rule_retries_of
 from celery_dlx_retry.values.durations import to_ms
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, first_failed_at_ms
 from celery_dlx_retry.worker.run_state import DeliveryInfo, headers_of
 
@@ -49,8 +49,9 @@ def decision_on(task: Any, error: BaseException, *, request: Any) -> Decision:
     )
     if isinstance(decision, Dead) and decision.fault is not None:
         logger.warning(
-            "policy failed task=%s id=%s policy=%r", task.name, request.id, task.policy, exc_info=decision.fault
-        )
+            "policy failed task=%s id=%s policy=%r", task.name, request.id, task.policy,
+            exc_info=decision.fault, extra=log_fields("PolicyFailed", task=task.name, task_id=request.id),
+        )  # fmt: skip
     return decision
 
 

@@ -27,7 +27,7 @@ from kombu.exceptions import EncodeError
 
 from celery_dlx_retry.celery_compat import storable, tracer_hostname
 from celery_dlx_retry.events import Recovered, emit
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.header_numbers import time_ms_of
 from celery_dlx_retry.wire.headers import FIRST_FAILED_AT
 from celery_dlx_retry.worker import outcome
@@ -237,6 +237,7 @@ def _ends_unstored(error: Any, task: Any, run: RunState, request: Any) -> bool:
     logger.error(
         "result not stored task=%s id=%s: %s. The task has run and is acknowledged; its result is unknown.",
         task.name, request.get("id"), type(error).__name__,
+        extra=log_fields("ResultNotStored", task=task.name, task_id=request.get("id"), cause=type(error).__name__),
     )  # fmt: skip
     return True
 
@@ -276,7 +277,8 @@ def _result_of(error: BaseException, task: Any, run: RunState, request: Any) -> 
     if not isinstance(run.outcome, SETTLED):
         run.outcome = run.outcome or Unsettled()
     elif not isinstance(run.outcome, (Dead, LetFail)) or run.outcome.is_reported:
-        logger.error("after the hand-over id=%s", request.get("id"), exc_info=error)
+        fields = log_fields("ReportFailed", task=task.name, task_id=request.get("id"))
+        logger.error("after the hand-over id=%s", request.get("id"), exc_info=error, extra=fields)
     return _failure(error)
 
 

@@ -8,13 +8,15 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.policy.reasons import Reason
-from celery_dlx_retry.values.escaping import escaped
+from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.unreadable import UNREADABLE, unreadable_of
 from celery_dlx_retry.worker.run_state import message_of
-from celery_dlx_retry.worker.settle import Delivery, settle_dead
+from celery_dlx_retry.worker.settle import Delivery, emit_given_back, settle_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from celery_dlx_retry.topology.names import WorkQueue
 
 logger = escaped(get_logger(__name__))
 
@@ -82,22 +84,25 @@ def _keep(consumer: Any, message: Any, reason: Reason, error: BaseException, the
     if message.channel is None or message.channel.connection is None:
         return  # the connection is gone, and the broker delivers it again
     context = context_of(consumer.app)
+    queue: WorkQueue | None = None
     is_safe: list[bool] = []
 
     def try_again(problem: BaseException | None = None) -> None:
         pause = context.quick_pace.left() or context.quick_pace.failed()
         if problem is not None:
-            logger.error("not handed over reason=%s, trying again in %d s: %r", reason, pause, problem)
+            name = "" if queue is None else queue.name
+            emit_given_back(task="", task_id="", queue=name, worker=consumer.hostname, problem=problem)
         consumer.timer.call_after(pause, _keep, (consumer, message, reason, error, then))
 
     if context.quick_pace.left():
         try_again()
         return
     try:
+        queue = context.queue_of(message)
         delivery = Delivery(
             context=context,
             message=message_of(message),
-            queue=context.queue_of(message),
+            queue=queue,
             task="",
             task_id="",
             worker=consumer.hostname,
@@ -120,6 +125,7 @@ def _acknowledge(consumer: Any, message: Any, reason: Reason, then: Callable[[],
         raise
     except Exception:
         # A result backend, a signal, or Celery that does not expect such an id. The message is safe.
-        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason)
+        fields = log_fields("HandlerFailed", reason=str(reason))
+        logger.exception("dead-lettered, but Celery's own handler raised reason=%s", reason, extra=fields)
     if not message.acknowledged:
         message.ack_log_error(logger, consumer.connection_errors)

@@ -89,6 +89,16 @@ def test_a_retry_that_was_not_made_is_paid_back():
     assert account.after_refund().after_refund() == account.after_refund()
 
 
+def test_what_is_left_is_a_part_of_the_reserve_and_in_full_tenths():
+    account = Budget(0.2, reserve=4).open(now_ms=0)
+    assert (account.remaining, account.tenths) == (1.0, 10)
+
+    drawn, _ = account.after_retry(now_ms=0)
+
+    assert (drawn.remaining, drawn.tenths) == (0.75, 7)
+    assert paid(drawn, 3)[1].tenths == 0
+
+
 def test_a_clock_that_goes_back_costs_nothing():
     account = Budget(per_minute=60, reserve=1).open(now_ms=5_000)
 

@@ -9,7 +9,8 @@ import pytest
 
 import celery_dlx_retry
 from celery_dlx_retry.errors import Unreadable
-from celery_dlx_retry.values.escaping import escaped, json_text, printable, readable_json
+from celery_dlx_retry.values.escaping import json_text, printable, readable_json
+from celery_dlx_retry.values.log_lines import escaped
 
 HOSTILE = "a\n\r\t\x00\x1b[31m\x7f\x85\x9b2J\u061c\u200f\u202e\u2028\u2029\u2066\ufeff\ud800\U000e0041z"
 
@@ -133,6 +134,4 @@ def test_every_logger_of_the_package_escapes():
     loggers = {module.__name__: vars(module)["logger"] for module in modules if "logger" in vars(module)}
 
     assert len(loggers) >= 15
-    assert [
-        name for name, it in loggers.items() if "_Escaping" not in {type(each).__name__ for each in it.filters}
-    ] == []
+    assert [name for name, it in loggers.items() if "_Lines" not in {type(each).__name__ for each in it.filters}] == []

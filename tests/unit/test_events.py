@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+from asyncio import CancelledError
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
@@ -63,6 +64,11 @@ LINES = [
         events.BreakerChanged(task="shop.charge", state="closed", interval_ms=400, per_interval=None),
         "INFO",
         "breaker closed task=shop.charge",
+    ),
+    (
+        events.BudgetChanged(task="shop.charge", remaining=0.5, pid=7),
+        "DEBUG",
+        "budget changed task=shop.charge remaining=0.5",
     ),
     (
         events.Replayed(**RUN, dead_letter_queue="orders.dead"),
@@ -128,9 +134,14 @@ def test_a_subscriber_that_subscribes_twice_gets_an_event_once(seen):
     assert seen == [RETRY]
 
 
-def test_a_subscriber_that_raises_is_logged_once_and_the_others_get_the_event(seen, records):
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize("kind", [OSError, CancelledError, Panic])
+def test_a_subscriber_that_raises_is_logged_once_and_the_others_get_the_event(seen, records, kind):
     def broken(_event):
-        raise OSError("metrics server gone")
+        raise kind("metrics server gone")
 
     unsubscribe(seen.append)
     subscribe(broken)
@@ -144,7 +155,21 @@ def test_a_subscriber_that_raises_is_logged_once_and_the_others_get_the_event(se
     assert seen == [RETRY, DEAD]
     (failed,) = [it for it in records if "subscriber" in it.getMessage()]
     assert "broken" in failed.getMessage()
-    assert failed.exc_info[0] is OSError
+    assert failed.exc_info[0] is kind
+    assert (failed.dlx_event, failed.dlx_failed_at) == ("SubscriberFailed", "RetryScheduled")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_a_signal_handler_raises_in_a_subscriber_goes_on(kind):
+    def interrupted(_event):
+        raise kind
+
+    subscribe(interrupted)
+    try:
+        with pytest.raises(kind):
+            emit(RETRY)
+    finally:
+        unsubscribe(interrupted)
 
 
 def test_returned_is_needed_only_if_a_subscriber_besides_the_log_is_there(monkeypatch):

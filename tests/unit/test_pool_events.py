@@ -10,17 +10,18 @@ CODE = """
     from celery_dlx_retry import events
     from celery_dlx_retry.worker.pool_events import bring_pool_events
     {setup}
-    seen = []
+    seen = {seen}()
     events.subscribe(lambda event: seen.append((os.getpid(), event)), in_main=True)
     bring_pool_events()
     children = []
     for number in range(4):
         if not (child := os.fork()):
+            inherited = len(seen)
             try:
                 for round in range(200):
                     events.emit({event})
             finally:
-                os._exit(len(seen))
+                os._exit(len(seen) - inherited)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0, 0]
     until = time.monotonic() + 10
@@ -32,8 +33,8 @@ CODE = """
 """
 
 
-def run(event, *, setup="", check=""):
-    code = textwrap.dedent(CODE).format(event=event, setup=setup, check=check)
+def run(event, *, setup="", check="", seen="list"):
+    code = textwrap.dedent(CODE).format(event=event, setup=setup, check=check, seen=seen)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, env=os.environ
     )
@@ -55,3 +56,14 @@ def test_a_problem_that_cannot_be_pickled_keeps_its_name():
     setup = "Odd = type('Odd', (Exception,), {})"
 
     assert run(event, setup=setup, check="assert {event.cause for _, event in seen} == {'Odd'}") == "800"
+
+
+def test_a_subscriber_that_ends_its_thread_does_not_end_the_reading():
+    event = "events.Purged(dead_letter_queue='q', count=1)"
+    setup = """class Ending(list):
+    def append(self, it):
+        super().append(it)
+        raise SystemExit
+"""
+
+    assert run(event, setup=setup, seen="Ending") == "800"

@@ -1,6 +1,9 @@
 """Every metric is on the page, and no input makes more series than the page says."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +31,7 @@ def metrics(registry):
 
 def labels_in_code(metrics):
     return {
-        (it._name if it._type == "histogram" else f"{it._name}_total"): (it._type, it._labelnames, it._documentation)
+        (f"{it._name}_total" if it._type == "counter" else it._name): (it._type, it._labelnames, it._documentation)
         for it in vars(metrics).values()
         if hasattr(it, "_labelnames")
     }
@@ -120,3 +123,55 @@ def test_each_event_is_counted(metrics, registry):
     assert value("purged_total", queue_name="orders.dead") == 3
     assert value("edited_total", queue_name="orders.dead") == 1
     assert value("confirm_seconds_sum") == pytest.approx(0.002)
+
+
+@pytest.fixture
+def gone():
+    """The pid of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait(30)
+    return process.pid
+
+
+def breaker(state, pid, task="shop.charge"):
+    return events.BreakerChanged(task=task, state=state, interval_ms=1, per_interval=1, pid=pid)
+
+
+def test_the_state_of_a_breaker_is_the_worst_of_the_processes_that_live(metrics, registry, gone):
+    def state():
+        return registry.get_sample_value("celery_dlx_breaker_state", {"name": "shop.charge"})
+
+    assert state() is None
+    metrics(breaker("open", gone))
+    assert state() == 0
+    metrics(breaker("half open", os.getpid()))
+    metrics(breaker("closed", os.getppid()))
+    assert state() == 1
+    metrics(breaker("open", os.getppid()))
+    assert state() == 2
+    metrics(breaker("closed", os.getppid()))
+    metrics(breaker("closed", os.getpid()))
+    assert state() == 0
+
+
+def test_what_is_left_of_a_budget_is_the_smallest_of_all_processes(metrics, registry, gone):
+    for task, remaining, pid in (
+        *(("shop.charge", 0.5, os.getpid()), ("shop.charge", 0.9, os.getppid()), ("shop.charge", 0.1, gone)),
+        ("", 0.3, os.getpid()),
+    ):
+        metrics(events.BudgetChanged(task=task, remaining=remaining, pid=pid))
+
+    left = {
+        name: registry.get_sample_value("celery_dlx_budget_remaining_ratio", {"name": name})
+        for name in ("shop.charge", "dlx_budget")
+    }
+    assert left == {"shop.charge": 0.5, "dlx_budget": 0.3}
+
+
+def test_gauges_are_bounded_and_forget_processes_that_are_gone(metrics, registry, gone):
+    for number in range(2_000):
+        metrics(breaker("open", os.getpid(), task=f"t{number}"))
+    metrics(breaker("open", gone, task="t0"))
+
+    assert generate_latest(registry).count(b"celery_dlx_breaker_state{") == MOST_NAMES + 1
+    assert len(metrics._breakers._values["t0"]) == 1

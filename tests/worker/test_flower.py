@@ -11,10 +11,11 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from celery import states
 from support import eventually
 
 from celery_dlx_retry.testing.sandbox import wait_until
-from tests.worker.stage import stage
+from tests.worker.stage import listening, stage
 from tests.workers import celery, start_worker
 
 TWINS = ("plain", "ours")
@@ -87,3 +88,31 @@ def test_flower_counts_dead_letters_and_shows_them_as_the_failures_that_they_are
     eventually(lambda: re.search(counted, flower.get("metrics"), re.MULTILINE))
     shown = flower.task(result)
     assert (shown["state"], shown["exception"]) == ("FAILURE", "ValueError('broken')")
+
+
+@pytest.mark.parametrize(
+    ("how", "times", "last"), [("slow", 1, "SUCCESS"), ("killed", 1, "SUCCESS"), ("slow", 9, "FAILURE")]
+)
+def test_what_the_main_process_retries_has_an_eta_and_known_states_alone(project, how, times, last):
+    project.app.conf.event_exchange = project.conf["event_exchange"]
+    state, shown = project.app.events.State(), []
+    with listening(project.app, events := []):
+        result = project.app.send_task("monitored.main", (how, times))
+        eventually(lambda: project.app.AsyncResult(result.id).state == last, within=60)
+        kind = "task-succeeded" if last == "SUCCESS" else "task-dead-lettered"
+        eventually(lambda: [it for it in events if (it.get("uuid"), it["type"]) == (result.id, kind)])
+    for event in [it for it in events if it.get("uuid") == result.id]:
+        state.event(event)
+        shown.append((event["type"], state.tasks[result.id].state))
+
+    assert {it for _, it in shown} <= states.ALL_STATES
+    assert state.tasks[result.id].state == last
+    (retried,) = [it["eta"] for it in events if (it.get("uuid"), it["type"]) == (result.id, "task-retried")]
+    received = [it["eta"] for it in events if (it.get("uuid"), it["type"]) == (result.id, "task-received")]
+    assert received == [None, retried]
+    assert [row["eta"] for row in project.records(id=result.id)] == [None, retried]
+    if last == "FAILURE":
+        (letter,) = [it for it in events if (it.get("uuid"), it["type"]) == (result.id, "task-dead-lettered")]
+        assert [it for it, _ in shown][-2:] == ["task-failed", "task-dead-lettered"]
+        assert (letter["reason"], letter["queue"], letter["attempts"]) == ("timeout", project.queue, 2)
+        assert re.fullmatch(r"[0-9a-f]{8}", letter["group"])

@@ -109,6 +109,38 @@ def test_parked_messages_are_counted(project, port, pool):
     assert total(samples, "parked_total", queue_name=project.queue) >= HELD - 2
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_breakers_and_budgets_are_gauges_of_the_main_process(project, port, pool):
+    def gauge(name, task):
+        return scraped(port).get((f"celery_dlx_{name}", (("name", task),)))
+
+    with project.worker("--dlx-metrics-port", str(port), module="project_metrics", pool=pool, concurrency=1):
+        assert gauge("breaker_state", "metrics.trips") is None
+        assert project.app.send_task("metrics.spends", (2,)).get(timeout=20) is None
+        eventually(lambda: gauge("budget_remaining_ratio", "metrics.spends") == 0.5)
+        for _ in range(2):
+            project.app.send_task("metrics.spends", (0,))
+        eventually(lambda: gauge("budget_remaining_ratio", "metrics.spends") == 0.75)
+
+        project.app.send_task("metrics.trips", (True,))
+        eventually(lambda: gauge("breaker_state", "metrics.trips") == 2)
+        for _ in range(3):
+            project.app.send_task("metrics.trips", (False,))
+        eventually(
+            lambda: project.app.send_task("metrics.trips", (False,)) and not gauge("breaker_state", "metrics.trips"),
+            within=30,
+        )
+
+
+def test_a_pool_process_that_has_ended_takes_its_open_breaker_with_it(project, port):
+    flags = ("--dlx-metrics-port", str(port), "--max-tasks-per-child", "1")
+    with project.worker(*flags, module="project_metrics", concurrency=1):
+        project.app.send_task("metrics.trips", (True,))
+        eventually(lambda: ("celery_dlx_breaker_state", (("name", "metrics.trips"),)) in scraped(port))
+
+        eventually(lambda: scraped(port)["celery_dlx_breaker_state", (("name", "metrics.trips"),)] == 0)
+
+
 def test_given_back_deliveries_are_counted_with_their_cause(project, port, policy):
     project.conf["dlx_queue_type"] = "classic"
     policy(f"^{project.names.dead_letters(project.queue)}$", '{"max-length": 0, "overflow": "reject-publish"}')
@@ -194,7 +226,7 @@ def test_a_real_prometheus_scrapes_the_worker_and_answers_queries(project, port,
         assert server.value(f'up{{instance="{target}"}}') == 1
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_hook_that_raises_costs_no_message_also_without_a_task(project, pool, monkeypatch):
     monkeypatch.setenv("PROJECT_HOOKS", "raise")
     with project.worker(module="project_metrics", pool=pool, concurrency=1) as worker:
@@ -220,4 +252,30 @@ def test_a_hook_that_raises_costs_no_message_also_without_a_task(project, pool, 
         assert f"hook {hook}" in log
     assert log.count("hook DeadLettered of ''") == 2
     assert "hook DeadLettered of 'metrics.unknown'" in log
+    for broken in ("Panic: a subscriber at", "Panic: a subscriber in the main process at", "the registry is full"):
+        assert log.count(broken) >= 1
     assert project.depth(project.queue) == 0
+
+
+#: The event whose subscriber ends the process, and the task; which process it is depends on the pool.
+ENDINGS = [("RetryScheduled", "flaky"), ("DeadLettered", "rejected"), ("Recovered", "flaky")]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize(("event", "task"), ENDINGS)
+def test_a_hook_that_ends_its_process_costs_no_message(project, pool, event, task, monkeypatch):
+    monkeypatch.setenv("PROJECT_HOOKS", "exit")
+    monkeypatch.setenv("PROJECT_EXIT", event)
+    workers = [project.start(module="project_metrics", pool=pool, concurrency=1).wait_until_ready()]
+    result = project.app.send_task(f"metrics.{task}", (1,) if task == "flaky" else ())
+    eventually(lambda: project.records_file.read_text() == "ended\n", within=30)
+
+    def settled():
+        if not workers[-1].is_alive:  # as a supervisor would
+            workers.append(project.start(module="project_metrics", pool=pool, concurrency=1))
+        # An AsyncResult keeps the first final state that it sees, and a thread that ends is one.
+        state = project.app.AsyncResult(result.id).status
+        return state == "SUCCESS" if task == "flaky" else project.dead()
+
+    eventually(settled, within=60)
+    eventually(lambda: project.depth(project.queue) == 0)

@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
+from celery import states
 from support import eventually
 
 from tests.worker.stage import listening, stage
@@ -65,8 +66,10 @@ class Story:
         self.events = Counter(event["type"] for event in events if event.get("uuid") == result.id)
         self.heard = [event for event in events if event.get("uuid") == result.id]
         state = project.app.events.State()
+        self.states = []
         for event in self.heard:
             state.event(event)
+            self.states.append(state.tasks[result.id].state)
         self.shown, self.queue = state.tasks[result.id], project.queue
         self.received_etas = [event["eta"] for event in events if is_of(event, result, "task-received")]
         self.retried = [event for event in events if is_of(event, result, "task-retried")]
@@ -169,6 +172,11 @@ def test_after_the_failed_event_of_a_dead_letter_comes_one_that_says_so(stories,
         assert (letter["attempts"], letter["queue"]) == (RUNS[scenario], ours.queue)
         assert letter["reason"] in {"exhausted", "failed", "rejected"}
         assert re.fullmatch(r"[0-9a-f]{8}", letter["group"])
+
+
+@pytest.mark.parametrize("scenario", RUNS)
+def test_a_monitor_never_has_a_state_that_celery_does_not_know(stories, scenario):
+    assert set(stories["ours", scenario].states) <= states.ALL_STATES | {states.REJECTED}
 
 
 @pytest.mark.parametrize("scenario", RUNS)
