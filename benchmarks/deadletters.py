@@ -2,7 +2,7 @@
 
     python -m benchmarks.deadletters [--letters 100000] [--kind classic|quorum] [--part read|replay]
 
-Starts a RabbitMQ of its own, lays 100,000 dead letters of 2 kB into a classic and a quorum dead-letter queue, and runs
+It starts a private RabbitMQ, puts 100,000 dead letters of 2 kB into a classic and a quorum dead-letter queue, and runs
 the real command line on them. Memory of the command is its largest resident set; that of the broker is what its HTTP
 API says at the end of each command, while it still holds what was read.
 """

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.policy.decision import Exponential, decide
+from celery_dlx_retry.policy.decision import decide
+from celery_dlx_retry.policy.policies import Exponential
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.lanes import lane_ms
 from celery_dlx_retry.wire.dead_record import DeadRecord, with_record

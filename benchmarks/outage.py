@@ -201,7 +201,7 @@ def print_table(found: dict[str, Peeked]) -> None:
 
 
 def drawn(found: dict[str, Peeked], last: int) -> str:
-    """Small multiples on one scale; greys and two colours that stand on white and on black."""
+    """Small multiples on one scale; greys and two colours that are visible on white and on black."""
     left, width, height, gap, bar = 44, 660, 84, 34, 660 / (last + 1)
     most = max(it.peak(range(last + 1)) for it in found.values())
     scale = height / most

@@ -1,4 +1,4 @@
-"""How exactly messages wait, and what it costs the broker; on a RabbitMQ of its own, which is gone afterwards.
+"""How exactly messages wait, and what it costs the broker; on a private RabbitMQ, which is removed afterwards.
 
 python benchmarks/waiting.py accuracy               # lane, grid and ladder with 1, 1,000 and 50,000 waiting
 python benchmarks/waiting.py countdown              # 10,000 countdowns and one worker

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from celery_dlx_retry.errors import DeadLetter, DLXError, RetryIn
     from celery_dlx_retry.policy.breaker import Breaker
     from celery_dlx_retry.policy.budget import Budget
-    from celery_dlx_retry.policy.decision import DEAD, LET_FAIL, Custom, Delays, Exponential, Fixed, Linear, On, Policy
     from celery_dlx_retry.policy.jitter import FullJitter, ProportionalJitter
+    from celery_dlx_retry.policy.policies import DEAD, LET_FAIL, Custom, Delays, Exponential, Fixed, Linear, On, Policy
     from celery_dlx_retry.version import __version__
     from celery_dlx_retry.worker.install import install
     from celery_dlx_retry.worker.task import DLXRetryTask
@@ -22,7 +22,7 @@ else:
             "errors": ("DLXError", "DeadLetter", "RetryIn"),
             "policy.breaker": ("Breaker",),
             "policy.budget": ("Budget",),
-            "policy.decision": (
+            "policy.policies": (
                 *("DEAD", "LET_FAIL", "Custom", "Delays", "Exponential", "Fixed", "Linear", "On", "Policy"),
             ),
             "policy.jitter": ("FullJitter", "ProportionalJitter"),

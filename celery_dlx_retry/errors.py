@@ -1,50 +1,7 @@
 """Every exception of the package, but those that only operations raise: operations/operation_errors.py.
 
-Each class has its facts as attributes and writes its own sentence: what is wrong, what is expected, what to do.
-
-    DLXError
-    ├── ConfigurationError (also a ValueError): the program or its settings are wrong; fails at definition or start
-    │   ├── InvalidDelay            a delay is not a finite number of seconds from 0 on
-    │   ├── InvalidPolicy           a value of a policy, budget or breaker is wrong
-    │   │   └── InvalidTask         the same, with the name of the task
-    │   ├── ForeignStrategy         a DLXRetryTask has a Strategy that is not Celery's
-    │   ├── InvalidSetting          a dlx_* setting or worker flag has a bad value
-    │   ├── UnknownSetting          a dlx_* setting does not exist
-    │   ├── InvalidQueue            RabbitMQ cannot do what dlx_queue() asks for
-    │   ├── InvalidRoute            retry(exchange=…, routing_key=…) names no queue of the app
-    │   ├── DelayTooLong            a retry asks to wait longer than dlx_max_delay
-    │   ├── HeadersTooLong          the headers of a message leave no room for those of a retry
-    │   ├── Unpublishable           AMQP or the broker refuses the content of a message
-    │   ├── BadBrokerURL            the broker's URL cannot be read
-    │   ├── MetricsNotServed        --dlx-metrics-port cannot be used
-    │   └── NotRabbitMQ             dlx_require_rabbitmq is set and the broker is something else
-    ├── TopologyError               the broker disagrees; stops the worker
-    │   ├── Mismatch                an object exists with other arguments
-    │   ├── Missing                 an object does not exist, and this process does not declare it
-    │   ├── Forbidden               the user lacks a permission
-    │   ├── NoAnswer                a quorum queue exists and does not answer
-    │   ├── LanesBusy               another process makes or prunes lanes
-    │   └── Unsuitable              the broker lacks something that we need
-    ├── PublishError                the broker did not confirm a message; the delivery goes back to its queue
-    │   ├── RetryNotPublished       another base class of the task did not publish it
-    │   ├── Nacked                  the broker refused it
-    │   ├── Unroutable              no queue took it
-    │   ├── Unconfirmed             no confirm in time: the broker may have it or not
-    │   ├── PublishForbidden        the user lacks a permission
-    │   └── Unreachable             the connection failed
-    ├── LetterError                 a command cannot do this with a dead letter; it stays where it is
-    │   ├── Unreadable              its body cannot be decoded safely, or is not that of a task
-    │   ├── ArgumentsDoNotFit       the task does not take these arguments
-    │   ├── NoDestination           its work queue is not known, or not known to this app
-    │   └── InvalidExportLine       a line of a file is not an exported dead letter
-    ├── CrashLoop                   the message has killed too many workers; it becomes a dead letter
-    ├── DeadLetter                  raised in a task: do not retry, make a dead letter now
-    ├── RetryIn                     raised in a task: retry after this many seconds
-    ├── QueueBusy                   reading a quorum queue now would change the order of its messages
-    ├── NoManagement                the HTTP management API does not answer; some commands show less
-    ├── BadManagementURL            --management-url cannot be read
-    ├── ClearTextManagementURL      --management-url would send the broker's password in clear text
-    └── NoBroker                    no RabbitMQ is available for tests and the demo
+Each class has its facts as attributes and writes its own sentence: what is wrong, what is expected, what to do. The
+facts are the names in the sentence.
 """
 
 from __future__ import annotations
@@ -79,29 +36,29 @@ def _rebuild(cls: type[DLXError], facts: dict[str, Any]) -> DLXError:
 
 
 class ConfigurationError(DLXError, ValueError):
-    """The program or its settings are wrong."""
+    """The program or its settings are wrong; fails at definition or start."""
 
 
 class InvalidDelay(ConfigurationError):
-    """``what``, ``value``."""
+    """A delay is not a finite number of seconds from 0 on."""
 
     sentence = "{what} is {value!r}; it must be a timedelta or a number of seconds, finite and not negative."
 
 
 class InvalidPolicy(ConfigurationError):
-    """``what``, ``value``, ``wanted``."""
+    """A value of a policy, budget or breaker is wrong."""
 
     sentence = "{what} is {value!r}; it must be {wanted}."
 
 
 class InvalidTask(InvalidPolicy):
-    """``task``, ``problem``."""
+    """A policy, budget or breaker of a task is wrong."""
 
     sentence = "The task {task!r}: {problem}"
 
 
 class ForeignStrategy(ConfigurationError):
-    """``task``, ``strategy``."""
+    """A DLXRetryTask has a Strategy that is not Celery's."""
 
     sentence = (
         "The task {task!r} has the Strategy {strategy}, which runs it without our retries and dead letters. "
@@ -110,25 +67,25 @@ class ForeignStrategy(ConfigurationError):
 
 
 class InvalidSetting(ConfigurationError):
-    """``setting``, ``value``, ``wanted``."""
+    """A dlx_* setting or worker flag has a bad value."""
 
     sentence = "{setting} is {value!r}; it must be {wanted}."
 
 
 class UnknownSetting(ConfigurationError):
-    """``setting``, ``suggestion``."""
+    """A dlx_* setting does not exist."""
 
     sentence = "There is no setting {setting!r}. {suggestion}"
 
 
 class InvalidQueue(ConfigurationError):
-    """``queue``, ``problem``."""
+    """RabbitMQ cannot do what dlx_queue() asks for."""
 
     sentence = "dlx_queue({queue!r}): {problem}."
 
 
 class InvalidRoute(ConfigurationError):
-    """``exchange``, ``routing_key``."""
+    """``retry(exchange=…, routing_key=…)`` names no queue of the app."""
 
     sentence = (
         "A retry asks for exchange {exchange!r} and routing key {routing_key!r}, which lead to no queue in "
@@ -137,7 +94,7 @@ class InvalidRoute(ConfigurationError):
 
 
 class DelayTooLong(ConfigurationError):
-    """``who``, and as texts ``delay``, ``limit``."""
+    """A retry asks to wait longer than dlx_max_delay; ``delay`` and ``limit`` are texts."""
 
     sentence = (
         "{who} asks to wait {delay}; dlx_max_delay allows {limit}. "
@@ -146,7 +103,7 @@ class DelayTooLong(ConfigurationError):
 
 
 class HeadersTooLong(ConfigurationError):
-    """``size``, ``room``."""
+    """The headers of a message leave no room for those of a retry."""
 
     sentence = (
         "The headers of a retry have {size} bytes; one frame has room for {room}, and a few bytes must stay free. "
@@ -155,13 +112,13 @@ class HeadersTooLong(ConfigurationError):
 
 
 class Unpublishable(ConfigurationError):
-    """``what``, ``problem``; not the value, which may be a secret."""
+    """AMQP or the broker refuses the content of a message. No fact quotes a value, which may be a secret."""
 
     sentence = "The message cannot be published: {what} {problem}."
 
 
 class BadBrokerURL(ConfigurationError):
-    """``which``; no part of the URL, because any part may be the password."""
+    """The broker's URL cannot be read. No fact quotes a part of it, because any part may be the password."""
 
     sentence = (
         "{which} cannot be read. Write amqp://USER:PASSWORD@HOST:PORT/VHOST. In a password and in a virtual host write "
@@ -170,7 +127,7 @@ class BadBrokerURL(ConfigurationError):
 
 
 class NotRabbitMQ(ConfigurationError):
-    """``transport``."""
+    """The setting dlx_require_rabbitmq is on and the broker is something else."""
 
     sentence = (
         "The broker transport is {transport!r}, but dlx_require_rabbitmq is set and DLXRetryTask needs RabbitMQ "
@@ -179,11 +136,11 @@ class NotRabbitMQ(ConfigurationError):
 
 
 class TopologyError(DLXError):
-    """The broker disagrees with what we need."""
+    """The broker disagrees with what we need; stops the worker."""
 
 
 class Mismatch(TopologyError):
-    """``kind``, ``name``, ``argument``, ``found``, ``wanted``."""
+    """An object exists with other arguments."""
 
     sentence = (
         "The {kind} {name!r} exists with {argument}={found}; we need {wanted}. "
@@ -192,13 +149,13 @@ class Mismatch(TopologyError):
 
 
 class Missing(TopologyError):
-    """``kind``, ``name``, ``cure``."""
+    """An object does not exist, and this process does not declare it."""
 
     sentence = "The {kind} {name!r} does not exist. {cure}"
 
 
 class Forbidden(TopologyError):
-    """``kind``, ``name``, ``permission``."""
+    """The user lacks a permission."""
 
     sentence = (
         "The broker user may not {permission} the {kind} {name!r}. "
@@ -208,7 +165,7 @@ class Forbidden(TopologyError):
 
 
 class NoAnswer(TopologyError):
-    """``name``, ``seconds``."""
+    """A quorum queue exists and does not answer."""
 
     sentence = (
         "The quorum queue {name!r} exists and did not answer within {seconds} s; it must answer before messages are "
@@ -219,7 +176,7 @@ class NoAnswer(TopologyError):
 
 
 class LanesBusy(TopologyError):
-    """``prefix``."""
+    """Another process makes or prunes lanes."""
 
     sentence = (
         "Another process makes or prunes lanes of {prefix!r} and holds their lock. "
@@ -228,17 +185,17 @@ class LanesBusy(TopologyError):
 
 
 class Unsuitable(TopologyError):
-    """``broker``, ``problem``, ``cure``."""
+    """The broker lacks something that we need."""
 
     sentence = "The broker is {broker}: {problem}. {cure}"
 
 
 class PublishError(DLXError):
-    """The broker did not confirm a message."""
+    """The broker did not confirm a message; the delivery goes back to its queue."""
 
 
 class RetryNotPublished(PublishError):
-    """``task``."""
+    """Another base class of a task did not publish its retry."""
 
     sentence = (
         "A retry of the task {task!r} was not published: apply_async() of another of its base classes, or send_task() "
@@ -248,19 +205,19 @@ class RetryNotPublished(PublishError):
 
 
 class Nacked(PublishError):
-    """``exchange``, ``routing_key``."""
+    """The broker refused a message."""
 
     sentence = "The broker refused the message for exchange {exchange!r}, routing key {routing_key!r} (a full queue?)."
 
 
 class Unroutable(PublishError):
-    """``exchange``, ``routing_key``."""
+    """No queue took a message."""
 
     sentence = "No queue takes messages for exchange {exchange!r}, routing key {routing_key!r}."
 
 
 class Unconfirmed(PublishError):
-    """``exchange``, ``routing_key``, ``timeout_ms``."""
+    """No confirm in time: the broker may have it or not."""
 
     sentence = (
         "The broker did not confirm within {timeout_ms} ms (a memory or disk alarm?) the message for exchange "
@@ -269,7 +226,7 @@ class Unconfirmed(PublishError):
 
 
 class PublishForbidden(PublishError):
-    """``problem``."""
+    """The user lacks a permission."""
 
     sentence = (
         "The broker user lacks a permission: {problem}. Grant it what `celery dlx permissions` prints for its role."
@@ -277,7 +234,7 @@ class PublishForbidden(PublishError):
 
 
 class Unreachable(PublishError):
-    """``problem``."""
+    """The connection failed."""
 
     sentence = "The broker cannot be reached: {problem}."
 
@@ -287,31 +244,31 @@ class LetterError(DLXError):
 
 
 class Unreadable(LetterError):
-    """``problem``."""
+    """The body of a letter cannot be decoded safely, or is not that of a task."""
 
     sentence = "The dead letter cannot be changed: {problem}."
 
 
 class ArgumentsDoNotFit(LetterError):
-    """``task``, ``problem``."""
+    """The task of a letter does not take these arguments."""
 
     sentence = "The task {task!r} does not take these arguments: {problem}. Nothing was changed."
 
 
 class NoDestination(LetterError):
-    """``problem``."""
+    """The work queue of a letter is not known, or not known to this app."""
 
     sentence = "The dead letter stays: {problem}. If you know its work queue, replay it with --to-queue."
 
 
 class InvalidExportLine(LetterError):
-    """``line``, ``problem``."""
+    """A line of a file is not an exported dead letter."""
 
     sentence = "Line {line} is not an exported dead letter: {problem}. Nothing was imported."
 
 
 class CrashLoop(DLXError):
-    """``crashes``."""
+    """A message has killed too many workers; it becomes a dead letter."""
 
     sentence = "This task was started at least {crashes} times by workers that died before it ended."
 
@@ -346,13 +303,13 @@ def _is_delay(value: object) -> bool:
 
 
 class QueueBusy(DLXError):
-    """``queue``, ``problem``."""
+    """Reading a quorum queue now would change the order of its messages."""
 
     sentence = "The quorum queue {queue!r} cannot be read without changing the order of its messages: {problem}."
 
 
 class NoManagement(DLXError):
-    """``url``, ``problem``."""
+    """The HTTP management API does not answer; some commands show less."""
 
     sentence = (
         "The management API at {url} cannot be used: {problem}. "
@@ -362,7 +319,7 @@ class NoManagement(DLXError):
 
 
 class BadManagementURL(DLXError):
-    """No facts: any part of the URL may be the password."""
+    """--management-url cannot be read. It has no facts: any part of the URL may be the password."""
 
     sentence = (
         "The URL of the management API cannot be read. Write http://USER:PASSWORD@HOST:PORT or https://… instead. "
@@ -371,7 +328,7 @@ class BadManagementURL(DLXError):
 
 
 class ClearTextManagementURL(DLXError):
-    """``url``, without credentials."""
+    """--management-url would send the broker's password in clear text; ``url`` is without credentials."""
 
     sentence = (
         "The broker's password is only sent encrypted, because the broker's URL is amqps:// or broker_use_ssl is set; "
@@ -380,13 +337,13 @@ class ClearTextManagementURL(DLXError):
 
 
 class MetricsNotServed(ConfigurationError):
-    """``port``, ``problem``."""
+    """--dlx-metrics-port cannot be used."""
 
     sentence = "The metrics cannot be served on --dlx-metrics-port {port}: {problem}."
 
 
 class NoBroker(DLXError):
-    """``tried``: why each attempt failed."""
+    """No RabbitMQ is available for tests and the demo; ``tried`` says why each attempt failed."""
 
     sentence = (
         "No RabbitMQ is available ({tried}). Name one with DLX_TEST_BROKER_URL=amqp://guest:guest@127.0.0.1//, "

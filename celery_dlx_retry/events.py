@@ -15,8 +15,9 @@ that sends tasks, or one that runs operations on dead letters. Subscribe in a mo
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping  # noqa: TC003 - a dataclass field
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class Recovered:
     task_id: str
     queue: str
     attempts: int
-    #: When the first attempt failed, in ms since 1970; 0 if the message does not tell.
+    #: When the first attempt failed, in ms since 1970; 0 if it is not known.
     first_failed_at_ms: int
     worker: str
 
@@ -279,3 +280,71 @@ def emit_to(subscribers: tuple[Subscriber, ...], event: Event) -> None:
                     "subscriber %r failed at %s; its next errors are not logged", subscriber, type(event).__name__,
                     extra={"dlx_event": "SubscriberFailed", "dlx_failed_at": type(event).__name__},
                 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A message that is published next. Whether the broker takes it is not known yet."""
+
+    kind: Literal["retry", "dead-letter", "replay"]
+    task: str
+    task_id: str
+    #: The work queue of the task.
+    queue: str
+    #: How often the task has run so far, or was about to run; 0 for a replay.
+    attempts: int
+    #: Those that the message has without the writers.
+    headers: Mapping[str, Any]
+    #: The class of the error, with or without its text: ``Type: text``.
+    error: str = ""
+    #: Of a dead letter, one of ``celery_dlx_retry.policy.reasons.Reason``.
+    reason: str = ""
+    delay_ms: int = 0
+
+
+class HeaderWriter(Protocol):
+    """A function that returns headers for a message, such as the ids of a trace.
+
+    Each name begins with ``dlx-``: such a header survives retries, death and replay. Each value is ASCII text. A
+    header has at most 500 characters. The function must not block.
+    """
+
+    def __call__(self, message: Outgoing, /) -> Mapping[str, str]:
+        """Return the headers to add."""
+
+
+_MOST_CHARACTERS = 500
+_writers: tuple[HeaderWriter, ...] = ()
+
+
+def write_headers(writer: HeaderWriter) -> None:
+    """Ask the writer for headers of every retry, dead letter and replay that this process publishes."""
+    global _writers  # noqa: PLW0603
+    if writer not in _writers:
+        _writers = (*_writers, writer)
+
+
+def with_written_headers(headers: Mapping[str, Any], **facts: Any) -> Mapping[str, Any]:
+    """Return the headers with those of the writers. An error of a writer is logged, the first time."""
+    for writer in _writers:
+        try:
+            headers = {**headers, **_checked(writer(Outgoing(headers=headers, **facts)))}
+        except (SystemExit, KeyboardInterrupt):  # noqa: PERF203 - the message must go on
+            raise
+        except BaseException:
+            if id(writer) not in _failed:
+                _failed.add(id(writer))
+                logger.exception(
+                    "header writer %r failed at %s; its next errors are not logged", writer, facts.get("kind"),
+                    extra={"dlx_event": "HeaderWriterFailed", "dlx_failed_at": facts.get("kind")},
+                )  # fmt: skip
+    return headers
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers of a writer. Raise ValueError if they could keep a message from being published."""
+    for name, value in headers.items():
+        is_text = type(name) is str and type(value) is str and name.isascii() and value.isascii()
+        if not is_text or not name.startswith("dlx-") or len(name) + len(value) > _MOST_CHARACTERS:
+            raise ValueError(f"{str(name)[:80]!r} is no header with a name from dlx- on and a short ASCII text")
+    return headers

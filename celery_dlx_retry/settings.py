@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -169,6 +168,8 @@ def _budget(value: Any) -> Budget:
 
 def unknown_setting(key: str, *, name: str = "", prefix: str = "") -> UnknownSetting:
     """Return the error for a key that is not a setting, with the nearest name as it is written under this prefix."""
+    import difflib  # noqa: PLC0415 - for a misspelled setting only
+
     close = difflib.get_close_matches(name or key, _ATTRIBUTES, n=1)
     right = [f"{prefix}{it}".upper() if prefix else it for it in close or sorted(_ATTRIBUTES)]
     suggestion = f"Did you mean {right[0]!r}?" if close else f"The settings are {', '.join(right)}."

@@ -40,7 +40,7 @@ class Board:
             yield lambda sight: live.update(self._table(sight), refresh=True)
 
     def _table(self, sight):
-        # A lane is shown from its first message on; the others that stand ready are not.
+        # Show a lane from its first message on, and no unused lane.
         self._used.update(delay for delay, depth in sight.lanes if depth)
         table = Table("queue", "messages", title=f"worker: {sight.worker}", title_justify="left", min_width=66)
         for delay, depth in sight.lanes:

@@ -1,7 +1,7 @@
 """Forty tasks, a worker killed with ``kill -9``, and the count afterwards: ``make demo``.
 
-It needs no RabbitMQ of yours: it starts one, and leaves nothing behind. On one that is given with
-``DLX_TEST_BROKER_URL`` it uses names of its own and deletes them. Exit code 0: as promised. 1: not. 2: no broker.
+It starts a private RabbitMQ, and removes it. With ``DLX_TEST_BROKER_URL`` it uses that RabbitMQ, under separate names,
+and deletes them. Exit code 0: as promised. 1: not. 2: no broker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrokenPromise(Exception):
 
 
 def main() -> int:
-    # Whoever ends us politely gets the same tidy end as with Ctrl-C.
+    # After SIGTERM clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False)
     try:
@@ -69,8 +69,8 @@ def main() -> int:
 def interrupts_held_back():
     """Let Ctrl-C wait a moment; a second one does not wait.
 
-    A process that is started and not yet noted would be ended by nobody, and a connection that was interrupted in the
-    middle of an answer waits for ever for the next one.
+    At the wrong moment it would leave a process that the demo does not know yet, or a connection in the middle of an
+    answer, which waits for ever for the next one.
     """
     came = []
 
@@ -90,7 +90,7 @@ def interrupts_held_back():
 
 
 class Demo:
-    """One run: a worker in a process group of its own, and what can be seen of it from outside."""
+    """One run: a worker in a separate process group, and what the demo sees of it from outside."""
 
     def __init__(self, url, console, *, is_guest):
         self._is_guest = is_guest
@@ -126,7 +126,7 @@ class Demo:
             self.delete_names()
 
     def tell(self) -> int:
-        """Tell the story, and return the exit code."""
+        """Run the demo, and return the exit code."""
         self._chapter("1. A worker starts, and tasks are sent")
         self._say(f"Work queue: {self.name}; dead-letter queue: {self._dead_queue}")
         self.start_worker()
@@ -267,7 +267,7 @@ class Demo:
             try:
                 return channel.queue_declare(queue, passive=True).message_count
             except NotFound:
-                return 0  # a lane that nobody has needed yet
+                return 0  # a lane that no task has needed yet
 
     def _is_settled(self):
         """Nothing waits any more, and every task is done or dead."""

@@ -1,7 +1,7 @@
 """The shop's Celery app: ordinary tasks, each with another way to retry.
 
 What the outside world does is played: banks and mail servers fail so many times, and three tasks have a bug until
-the file ``fixed`` appears in the shop's folder, which stands for a deployment.
+the file ``fixed`` appears in the shop's folder, which plays the deployment.
 
     celery -A example_project.shop worker
 """
@@ -29,7 +29,7 @@ app.conf.update(
     task_default_queue=os.environ.get("SHOP_NAME", "shop"),
     dlx_prefix=os.environ.get("SHOP_NAME", "shop"),
     dlx_require_rabbitmq=True,
-    # Who sends a task wants to know that the broker has it; our retries and dead letters are confirmed anyway.
+    # A sender wants to know that the broker has its task; our retries and dead letters are confirmed anyway.
     broker_transport_options={"confirm_publish": True},
     broker_connection_retry_on_startup=True,
     task_ignore_result=True,
@@ -66,7 +66,7 @@ def send_mail(self, order):
 
 @app.task(bind=True, base=DLXRetryTask, max_retries=3)
 def webhook(self, order):
-    """So does ``self.retry()``. Nobody announced these 5 seconds, so they are rounded up to the grid of lanes."""
+    """So does ``self.retry()``. No option announces these 5 seconds: they are rounded up to the grid of lanes."""
     with recorded(self):
         try:
             fails_at_first(self, TimeoutError(f"the partner is slow to take {order}"), times=1)

@@ -38,7 +38,7 @@ class Contender:
         return Queue(name, exchange, routing_key=name, queue_arguments=arguments)
 
     def conf(self, url: str, queues: list[str]) -> dict[str, Any]:
-        """The settings of its Celery app; all that is not here is Celery's default."""
+        """Return the settings of its Celery app; the others are Celery's defaults."""
         return {
             "broker_url": url,
             "task_queues": [self.queue(name) for name in queues],

@@ -27,7 +27,7 @@ LAG_SECONDS = 0.1  # what a paced loop may make up for
 
 
 def work(settings: dict[str, Any]) -> None:
-    """Consume for ever; one such loop is what a pool process is to a worker."""
+    """Consume for ever. A benchmark runs one such loop for each pool process of a worker."""
     contender = BY_KEY[settings["contender"]]
     is_pipelined = contender.is_pipelined
     count = Counter(Path(settings["folder"]) / "counter").add

@@ -32,7 +32,7 @@ class Gauge:
         self._best_seconds = 0.0
 
     def settle(self) -> None:
-        """What was the least so far is what all that follows is compared with, first and last alike."""
+        """Compare every later reading with the least time so far."""
         wait_for(lambda: all(loops for _, loops, _ in self.read()), what="the gauge")
         self._best_seconds = min(least for *_, least in self.read())
 
@@ -44,7 +44,7 @@ class Gauge:
         """How many times the least the loop has taken since that reading, on all cores together."""
         used, loops = (sum(new[i] - old[i] for new, old in zip(self.read(), before, strict=True)) for i in (0, 1))
         if not loops:
-            raise TookTooLong("the gauge stands still")
+            raise TookTooLong("the gauge does not move")
         return used / loops / self._best_seconds
 
 

@@ -19,7 +19,7 @@ SLOT = struct.Struct("=ddd")
 
 
 def work(path: Path, core: int) -> None:
-    """Loop and note it, as long as there is somebody who reads."""
+    """Loop and write it down, as long as the parent runs."""
     parent = os.getppid()
     os.sched_setaffinity(0, {core})
     place, slots = core * SLOT.size, mapped(path)

@@ -1,6 +1,6 @@
 """The Celery project that every worker runs: ``celery -A benchmarks.compare.project worker``.
 
-What it is to be comes from the environment; see ``stage.py``.
+The environment configures it; see ``stage.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The private broker: a virtual host for each measurement, and what its HTTP API tells."""
+"""The private broker: a virtual host for each measurement, and the facts of its HTTP API."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Rabbit:
 
     @contextmanager
     def vhost(self) -> Iterator[Vhost]:
-        """A virtual host of its own, gone with all queues afterwards."""
+        """Make a virtual host, and delete it with all queues afterwards."""
         name = f"bench-{secrets.token_hex(3)}"
         self._api.call("PUT", f"/vhosts/{name}", {})
         user = unquote(self._login.partition(":")[0])
@@ -74,7 +74,7 @@ class Rabbit:
         return sorted(each["name"] for each in found)
 
     def purge(self, vhost: str, queue: str) -> None:
-        """Drop the messages of a queue that nobody holds."""
+        """Drop the ready messages of a queue."""
         self._api.call("DELETE", f"/queues/{vhost}/{quote(queue, safe='')}/contents")
 
 
@@ -89,7 +89,7 @@ class Vhost:
         return self.rabbit.queues(self._name)
 
     def empty(self) -> None:
-        """Drop all messages that nobody holds, but for those of queues that are somebody's own."""
+        """Drop the ready messages of all queues that are not exclusive."""
         for queue in self.queues():
             if "pidbox" not in queue:
                 self.rabbit.purge(self._name, queue)

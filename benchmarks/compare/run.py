@@ -40,7 +40,7 @@ Results = dict[str, Any]
 
 
 class Run:
-    """Collects what is found; what does not come in time, or would begin too late, is left out and told."""
+    """Collects results. It omits, and names, measurements that are late or would begin too late."""
 
     def __init__(self, sizes: Sizes, rabbit: Rabbit, gauge: Gauge) -> None:
         self._sizes, self._rabbit, self._gauge = sizes, rabbit, gauge
@@ -100,7 +100,7 @@ class Run:
         """A worker with many tasks: the first one that a broker sees, and the next one."""
         times: dict[str, list[Any]] = {}
 
-        def measure(it: Stage, *, say: object) -> Results:  # noqa: ARG001 - nothing to tell
+        def measure(it: Stage, *, say: object) -> Results:  # noqa: ARG001 - it prints nothing
             return {when: waiting.first_task(it, tasks=self._sizes.tasks) for when in ("first", "again")}
 
         for _ in range(self._sizes.starts):
@@ -133,7 +133,7 @@ class Run:
     def _fresh(self, rabbit: Rabbit) -> Results:
         sizes = self._sizes
 
-        def measure(it: Stage, *, say: object) -> waiting.Fresh:  # noqa: ARG001 - nothing to tell
+        def measure(it: Stage, *, say: object) -> waiting.Fresh:  # noqa: ARG001 - it prints nothing
             rounds = sizes.rounds_of(it.contender)
             return waiting.measure_fresh(it, waiting=sizes.probes_at, probes=sizes.fresh, rounds=rounds)
 
@@ -146,7 +146,7 @@ class Run:
         for turn in range(turns):
             for contender in contenders:
                 if contender is PIPELINED and turn:
-                    continue  # compared with nobody
+                    continue  # no other one is compared with it
                 for task in self._tasks_of(contender, pool):
                     rate = self._throughput(pool, contender, pool, task)
                     rates.setdefault(_key(contender, task), []).append(rate)

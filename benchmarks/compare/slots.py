@@ -1,4 +1,4 @@
-"""A counter that many processes raise and one reads: each has a place of its own in a file, and no lock."""
+"""A counter that many processes raise and one reads: each has a separate place in a file, and no lock."""
 
 from __future__ import annotations
 

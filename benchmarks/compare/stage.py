@@ -1,4 +1,4 @@
-"""One contender on a virtual host of its own: its workers, its sender, and queues full of its retries."""
+"""One contender on a separate virtual host: its workers, its sender, and queues full of its retries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TookTooLong(Exception):
 
 
 class Worker:
-    """A worker in processes of its own."""
+    """A worker in separate processes."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -79,7 +79,7 @@ class Stage:
         self._folder = folder = sandbox.path
         #: How long a retry of ``bench.crowd`` waits.
         self.crowd_seconds = 20
-        #: Without one, a worker takes all that there is.
+        #: Without a limit, a worker takes all messages.
         self.has_prefetch_limit = contender.has_prefetch_limit
         self.app = Celery("sender", set_as_current=False)
         self.app.conf.update(contender.conf(vhost.url, queues))
@@ -127,7 +127,7 @@ class Stage:
             worker.kill()
 
     def declare(self) -> None:
-        """The work queues, for who sends before the first worker starts."""
+        """Declare the work queues, for a sender that starts before the first worker."""
         with Connection(self.vhost.url) as connection:
             for name in self.queues:
                 self.contender.queue(name)(connection.default_channel).declare()
@@ -150,7 +150,7 @@ class Stage:
             yield send
 
     def ready(self, queue: str) -> int:
-        """Messages of a queue that nobody holds."""
+        """Return how many messages of a queue are ready."""
         with Connection(self.vhost.url) as connection:
             return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
 
@@ -191,7 +191,7 @@ def stage(rabbit: Rabbit, contender: Contender, *, gauge: Gauge, queues: int = 1
 
 
 def fill(url: str, retry: dict[str, Any], count: int, *, queue: str = "", seconds: float = 0.0) -> None:
-    """Publish copies of a captured retry, each with an id of its own; returns when all are confirmed.
+    """Publish copies of a captured retry, each with a new id; return when all are confirmed.
 
     With ``seconds`` the first argument of each is when it is due; with ``queue`` they come back there. On Celery's
     ladder all are due in the same second, as they can be; a lane gives them back at the pace at which it got them.
@@ -241,4 +241,4 @@ def wait_for(check: Callable[[], bool], *, what: str, within: float = START_SECO
     while not check():
         if time.monotonic() > deadline:
             raise TookTooLong(f"{what}: not within {within:.0f} s")
-        time.sleep(every)  # noqa: TID251 - a process of its own can only be polled
+        time.sleep(every)  # noqa: TID251 - another process can only be polled

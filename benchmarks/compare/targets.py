@@ -49,7 +49,7 @@ class Target:
 
 
 def targets(found: Results) -> Iterator[Target]:
-    """All that these results can tell."""
+    """Yield the targets that these results can answer."""
     rates = (found.get("throughput") or {}).get(PREFORK) or {}
     for ours, floor in OURS.items():
         yield from _throughput(rates, ours, floor)

@@ -60,7 +60,7 @@ def proxy(url: str) -> Iterator[tuple[Proxy, str]]:
             it.shutdown()
 
 
-def measure(stage: Stage, *, count: int, say: object) -> float:  # noqa: ARG001 - nothing to tell
+def measure(stage: Stage, *, count: int, say: object) -> float:  # noqa: ARG001 - it prints nothing
     """Bytes for one retry, both ways: delivery, publish, confirm, acknowledgement."""
     with proxy(stage.vhost.url) as (counter, url), stage.worker(url=url) as worker:
         worker.wait_until_ready()

@@ -7,7 +7,6 @@ queue. The marks that it finds at the next delivery are runs that did not end.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import closing
 from functools import partial
@@ -32,7 +31,9 @@ def marks_of(names: Names, task_id: str, *, queue: str) -> QueueSpec:
 
     A copy of the message in another work queue has the same id and another queue for its marks.
     """
-    digest = hashlib.sha256(json.dumps([queue, task_id]).encode()).hexdigest()[:32]
+    from hashlib import sha256  # noqa: PLC0415 - for suspect messages only, and it loads OpenSSL
+
+    digest = sha256(json.dumps([queue, task_id]).encode()).hexdigest()[:32]
     return QueueSpec(
         name=names.crash_marks(digest),
         arguments=(("x-queue-type", "classic"), ("x-expires", _DAY_MS)),

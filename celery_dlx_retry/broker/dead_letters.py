@@ -7,19 +7,21 @@ do not see them meanwhile. If we crash, the broker still has them.
 from __future__ import annotations
 
 import struct
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AMQPError, NotFound
+from amqp.exceptions import AMQPError
 from amqp.serialization import dumps, loads
 
 from celery_dlx_retry.broker.bound_publish import WorkQueuePublisher, publish_to_queue
+from celery_dlx_retry.broker.counts import depth
 from celery_dlx_retry.broker.paged_reader import PAGE, Reader, message_of
 from celery_dlx_retry.broker.peek import may_read
 from celery_dlx_retry.broker.sync_publisher import PROBE
 from celery_dlx_retry.broker.work_queues import is_surely_classic
 from celery_dlx_retry.deadletters.letter import dead_message
 from celery_dlx_retry.errors import Forbidden, LetterError, Missing, Unpublishable, Unroutable
+from celery_dlx_retry.events import with_written_headers
 from celery_dlx_retry.wire.dead_record import for_replay, with_record
 from celery_dlx_retry.wire.header_size import check_properties, room_beside, size_of
 from celery_dlx_retry.wire.message import Message
@@ -44,16 +46,6 @@ def browse(connection: Connection, queue: str) -> Generator[DeadMessage, None, N
     with reading(connection, queue) as letters:
         for _, letter in letters:
             yield letter
-
-
-def depth(connection: Connection, queue: str) -> int | None:
-    """Return how many dead letters are in a queue, without those that a consumer holds; None if it does not exist."""
-    with closing(connection.channel()) as channel:
-        try:
-            with may_read(queue):  # RabbitMQ 4 shows a queue only to a user with a permission on it
-                return int(channel.queue_declare(queue, passive=True).message_count)
-        except NotFound:
-            return None
 
 
 @contextmanager
@@ -124,8 +116,15 @@ def replay(  # noqa: PLR0913 - which, where to, how
             try:
                 to_queue = destination(letter) if destination else letter.record.queue
                 message = change(letter.message) if change else letter.message
-                replayed = message.with_headers(for_replay(message.headers))
-                work_queues.publish(to_queue, replayed)
+                headers = with_written_headers(
+                    for_replay(message.headers),
+                    kind="replay",
+                    task=letter.record.task,
+                    task_id=letter.record.task_id,
+                    queue=to_queue,
+                    attempts=0,
+                )
+                work_queues.publish(to_queue, message.with_headers(headers))
             except (Unroutable, Unpublishable, Forbidden, LetterError) as problem:
                 yield letter, problem  # it stays, and the others have their turn
                 continue

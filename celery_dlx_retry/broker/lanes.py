@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from amqp.exceptions import AccessRefused, AMQPError, NotFound, ResourceLocked
 
+from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.declare import SETTLE_SECONDS, bind, declare_queues, exists, require_answers
-from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.errors import DLXError, Forbidden, LanesBusy, Missing
 from celery_dlx_retry.topology.specs import BindingSpec, Topology
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import socket
 import ssl
+import threading
 import time
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from celery_dlx_retry.errors import BadManagementURL, ClearTextManagementURL, NoManagement
@@ -18,7 +19,7 @@ from celery_dlx_retry.topology.rabbitmq_policies import BrokerPolicies
 from celery_dlx_retry.values.broker_urls import bracketed, is_loopback, read_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kombu.connection import Connection
 
@@ -41,7 +42,6 @@ LARGEST_ANSWER = 32 * 2**20
 OK = 200
 
 _CONNECT_SECONDS = 5.0
-_CHUNK = 2**16
 
 
 class Management:
@@ -104,10 +104,9 @@ class Management:
         query = f"?{urlencode({'columns': ','.join(columns), **more})}" if columns else ""
         target = f"{self._parts.path}/api{path}{query}"
         port = self._parts.port or _DEFAULT_PORTS[self._parts.scheme]
+        host = self._parts.hostname or ""
         try:
-            status, body = get(
-                self._parts.hostname or "", port, target, headers=self._headers, tls=self._tls, seconds=seconds
-            )
+            status, body = get(host, port, target, headers=self._headers, tls=self._tls, seconds=seconds)
         except TimeoutError as exc:
             raise self._problem(f"it did not answer within {seconds:g} s") from exc
         except AnswerTooLong as exc:
@@ -198,78 +197,43 @@ def get(  # noqa: PLR0913 - where, what, as whom, how long
     Raise OSError, HTTPException, ValueError or AnswerTooLong. After ``seconds`` it raises TimeoutError, also if the
     server sends a byte now and then. Only the resolver of host names has its own limit.
     """
-    connection = _Connection(host, port, tls=tls, deadline=_Deadline(seconds))
+    begun, timeout = time.monotonic(), min(seconds, _CONNECT_SECONDS)
+    connection = (
+        HTTPSConnection(host, port, timeout=timeout, context=tls)
+        if tls
+        else HTTPConnection(host, port, timeout=timeout)
+    )
+    with closing(connection):
+        connection.connect()
+        connection.sock.settimeout(seconds)
+        with _shut_after(begun + seconds - time.monotonic(), connection.sock):
+            connection.request("GET", target, headers=dict(headers))
+            with connection.getresponse() as response:
+                body = response.read(LARGEST_ANSWER + 1) if response.status == OK else b""
+    if len(body) > LARGEST_ANSWER:
+        raise AnswerTooLong
+    return response.status, body
+
+
+@contextmanager
+def _shut_after(seconds: float, sock: socket.socket) -> Iterator[None]:
+    """Shut the socket down after this time, and raise TimeoutError; a timeout of a socket begins again at each byte."""
+    is_late = threading.Event()
+
+    def shut() -> None:
+        is_late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of an SSL socket, which another thread reads
+
+    timer = threading.Timer(seconds, shut)
+    timer.daemon = True
+    timer.start()
     try:
-        connection.request("GET", target, headers=dict(headers))
-        response = connection.getresponse()
-        return response.status, _body(response) if response.status == OK else b""
+        yield
+    except (OSError, HTTPException):
+        if not is_late.is_set():
+            raise
     finally:
-        connection.end()
-
-
-def _body(response: HTTPResponse) -> bytes:
-    body = bytearray()
-    while chunk := response.read(_CHUNK):
-        body += chunk
-        if len(body) > LARGEST_ANSWER:
-            raise AnswerTooLong
-    return bytes(body)
-
-
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def left(self) -> float:
-        if (left := self._end - time.monotonic()) <= 0:
-            raise TimeoutError
-        return left
-
-
-class _Connection(HTTPConnection):
-    """A connection of http.client whose reads and writes end at the deadline."""
-
-    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, deadline: _Deadline) -> None:
-        super().__init__(host, port)
-        self._tls, self._deadline = tls, deadline
-        self._open: socket.socket | None = None
-
-    def connect(self) -> None:
-        """Try each address of the host."""
-        seconds = min(self._deadline.left(), _CONNECT_SECONDS)
-        self._open = socket.create_connection((self.host, self.port), timeout=seconds)
-        if self._tls is not None:
-            self._open.settimeout(self._deadline.left())
-            self._open = self._tls.wrap_socket(self._open, server_hostname=self.host)
-        self.sock = cast("socket.socket", _TimedSocket(self._open, self._deadline))
-
-    def end(self) -> None:
-        """Close the socket; close() of the base class leaves it to the response."""
-        self.close()
-        if self._open is not None:
-            self._open.close()
-
-
-class _TimedSocket(io.RawIOBase):
-    """The part of a socket that http.client uses."""
-
-    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
-        super().__init__()
-        self._sock, self._deadline = sock, deadline
-
-    def sendall(self, data: bytes) -> None:
-        self._sock.settimeout(self._deadline.left())
-        self._sock.sendall(data)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(self._deadline.left())
-        return self._sock.recv_into(buffer)
-
-    def close(self) -> None:
-        """Do nothing: the response may still read."""
+        timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.bound_publish import WorkQueuePublisher
-from celery_dlx_retry.broker.peek import counts, peek
+from celery_dlx_retry.broker.counts import counts
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.errors import Forbidden, Nacked, Unpublishable, Unroutable
 from celery_dlx_retry.wire.headers import without_broker_headers
 

@@ -18,7 +18,7 @@ from celery_dlx_retry.broker.paged_reader import Reader, message_of
 from celery_dlx_retry.errors import Forbidden, Missing, QueueBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from kombu.connection import Connection
 
@@ -33,14 +33,6 @@ _UNCOUNTED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """The counts of a passive declare: messages that are ready, without those that a consumer holds."""
-
-    ready: int
-    consumers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeekedMessage:
     """A message in its queue; ``acknowledge`` removes it."""
 
@@ -48,21 +40,6 @@ class PeekedMessage:
     exchange: str
     routing_key: str
     acknowledge: Callable[[], None]
-
-
-def counts(connection: Connection, names: Iterable[str]) -> dict[str, Counts]:
-    """Return the counts of those of these queues that exist."""
-    counted = {}
-    with closing(connection.channel()) as channel:
-        for name in names:
-            try:
-                declared = channel.queue_declare(name, passive=True)
-            except NotFound:
-                continue  # py-amqp has opened the channel again
-            except AccessRefused as exc:
-                raise Forbidden(kind="queue", name=name, permission="look at") from exc
-            counted[name] = Counts(ready=declared.message_count, consumers=declared.consumer_count)
-    return counted
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_dlx_retry.broker.peek import Counts, counts, peek
+from celery_dlx_retry.broker.counts import Counts, counts
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.broker.waiting import waiting
 from celery_dlx_retry.errors import Forbidden, QueueBusy
 from celery_dlx_retry.wire.dead_record import record_of
@@ -72,6 +73,7 @@ def states(  # noqa: PLR0913 - the queues by role, and the sources
     api_counts = management.queues() if management else {}
     found = _counts(connection, {name for _, name in roles}, api_counts)
     for (role, name), kind in roles.items():
+        counted = found.get(name, Counts(0, 0))
         oldest_ms = next_ms = None
         if role == "work":
             at = api_counts.get(name, {}).get("head_message_timestamp")
@@ -84,8 +86,8 @@ def states(  # noqa: PLR0913 - the queues by role, and the sources
             queue=name,
             type=kind,
             exists=name in found,
-            ready=found[name].ready if name in found else 0,
-            consumers=found[name].consumers if name in found else 0,
+            ready=counted.ready,
+            consumers=counted.consumers,
             oldest_ms=oldest_ms,
             next_ms=next_ms,
             **_from_api(api_counts.get(name, {}), role),
@@ -95,7 +97,7 @@ def states(  # noqa: PLR0913 - the queues by role, and the sources
 def oldest_dead_letter_ms(connection: Connection, name: str, kind: QueueType) -> int | None:
     """Return when the first letter of a dead-letter queue died, in ms since 1970; None if that is not known.
 
-    This reads messages and gives them back. It does not read a long quorum queue, nor one that another process reads.
+    This reads messages and gives them back. It does not read a long quorum queue, or one that another process reads.
     """
     counted = counts(connection, [name]).get(name)
     if counted is None or not _is_cheap(counted, kind, None):

@@ -185,22 +185,10 @@ def is_surely_classic(connection: Connection, name: str) -> bool:
 
 def _refusal(channel: Any, queue: Queue, queue_type: str) -> str:
     """Return the broker's refusal to declare the queue with this type; empty if the queue has this type."""
-    arguments = channel.prepare_queue_arguments(
-        {**(queue.queue_arguments or {}), "x-queue-type": queue_type},
-        expires=queue.expires,
-        message_ttl=queue.message_ttl,
-        max_length=queue.max_length,
-        max_length_bytes=queue.max_length_bytes,
-        max_priority=queue.max_priority,
-    )
+    asked = queue(channel)
+    asked.queue_arguments = {**(queue.queue_arguments or {}), "x-queue-type": queue_type}
     try:
-        channel.queue_declare(
-            queue.name,
-            durable=queue.durable,
-            exclusive=queue.exclusive,
-            auto_delete=queue.auto_delete,
-            arguments=arguments,
-        )
+        asked.queue_declare()
     except (PreconditionFailed, AccessRefused, ResourceLocked) as exc:
         return str(exc)
     return ""

@@ -26,19 +26,14 @@ except ModuleNotFoundError as exc:
 from celery_dlx_retry import events
 from celery_dlx_retry.errors import MetricsNotServed
 from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.values.label_values import MOST_EXCEPTIONS, MOST_NAMES, MOST_QUEUES, UNKNOWN, Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from prometheus_client import CollectorRegistry
 
-#: How many different values a label has at most; all further ones are ``other``.
-MOST_NAMES = 500
-MOST_QUEUES = 500
-MOST_EXCEPTIONS = 100
-OTHER, UNKNOWN, NONE, SHARED_BUDGET = "other", "unknown", "none", "dlx_budget"
-
-_LONGEST = 200
+SHARED_BUDGET = "dlx_budget"
 _MANY = 100
 # The sender of such a message chose the name of the task.
 _WITHOUT_TASK = frozenset(map(str, (Reason.UNKNOWN_TASK, Reason.INVALID, Reason.UNDECODABLE)))
@@ -223,23 +218,3 @@ def _lives(pid: int) -> bool:
     except PermissionError:  # it has another user by now
         return True
     return True
-
-
-class Bounded:
-    """Returns the values of a label: the first ones as they are, all further ones as ``other``."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._seen: set[str] = set()
-        self._lock = Lock()
-
-    def __call__(self, value: str) -> str:
-        """Return what the label says."""
-        # Text that cannot be encoded would fail every scrape.
-        value = str(value)[:_LONGEST].encode("utf-8", "replace").decode() or NONE
-        if value not in self._seen:
-            with self._lock:
-                if len(self._seen) >= self._most:
-                    return OTHER
-                self._seen.add(value)
-        return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.deadletters.fingerprint import fingerprint
 from celery_dlx_retry.events import DeadLettered
 
 if TYPE_CHECKING:
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
 def dead_lettered(record: DeadRecord, *, confirm_ms: float = 0.0) -> DeadLettered:
     """Return what subscribers are told of a message with this record."""
+    from celery_dlx_retry.deadletters.fingerprint import fingerprint  # noqa: PLC0415 - senders need no OpenSSL
+
     return DeadLettered(
         task=record.task,
         task_id=record.task_id,

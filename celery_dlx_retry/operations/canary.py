@@ -18,7 +18,8 @@ from uuid import uuid4
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.counts import depth
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.operations.connect import broker_errors
 from celery_dlx_retry.wire.task_body import MOST_BYTES
 

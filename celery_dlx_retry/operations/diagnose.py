@@ -11,7 +11,7 @@ from kombu.entity import Queue
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
-from celery_dlx_retry.broker.declare import find, missing_queue
+from celery_dlx_retry.broker.find_drift import find, missing_queue
 from celery_dlx_retry.broker.permission_probe import forbidden
 from celery_dlx_retry.doctor.facts import Facts, WorkQueueFacts
 from celery_dlx_retry.doctor.rule import RULES

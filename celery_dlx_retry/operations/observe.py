@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_dlx_retry.broker.peek import counts
+from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.queue_status import oldest_dead_letter_ms
 from celery_dlx_retry.operations.app_queues import type_in_api
 from celery_dlx_retry.operations.connect import broker_errors

@@ -1,14 +1,6 @@
 """Errors that only operations raise; all others are in errors.py.
 
 An InvalidRequest is exit code 2 of a command, the others are exit code 1.
-
-    DLXError
-    ├── InvalidRequest          an operation was asked for something that it cannot do; nothing was changed
-    │   ├── UnknownQueue        the app has no queue of this name
-    │   └── NeedsRabbitMQ       the app uses another broker: it has no lanes and no dead letters
-    ├── CannotPrune             lanes cannot be deleted safely
-    ├── BrokerUnavailable       an operation lost its connection to the broker, or did not get one
-    └── Stopped                 the caller cancelled an operation that has no result yet
 """
 
 from __future__ import annotations
@@ -21,13 +13,13 @@ class InvalidRequest(DLXError):
 
 
 class UnknownQueue(InvalidRequest):
-    """``queue``."""
+    """The app has no queue of this name."""
 
     sentence = "There is no queue {queue!r} in task_queues."
 
 
 class NeedsRabbitMQ(InvalidRequest):
-    """``transport``."""
+    """The app uses another broker: it has no lanes and no dead letters."""
 
     sentence = (
         "The broker is not RabbitMQ, its transport is {transport!r}: there are no lanes and no dead letters to see. "
@@ -36,18 +28,18 @@ class NeedsRabbitMQ(InvalidRequest):
 
 
 class CannotPrune(DLXError):
-    """``problem``."""
+    """Lanes cannot be deleted safely."""
 
     sentence = "Nothing was deleted: {problem}"
 
 
 class BrokerUnavailable(DLXError):
-    """``broker`` without credentials, ``problem``."""
+    """An operation lost its connection to the broker, or did not get one; ``broker`` has no credentials."""
 
     sentence = "The broker at {broker}, cannot be used: {problem}."
 
 
 class Stopped(DLXError):
-    """``operation``."""
+    """The caller cancelled an operation that has no result yet."""
 
     sentence = "{operation} was stopped before it had a result."

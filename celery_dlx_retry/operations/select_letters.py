@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.counts import depth
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.deadletters.export import shown
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.deadletters.groups import Group, grouped

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.lanes import existing_lanes
-from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.broker.work_queues import declared_kind, found_kind, work_queue
 from celery_dlx_retry.errors import Forbidden
 from celery_dlx_retry.operations.app_queues import (

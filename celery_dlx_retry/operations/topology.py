@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.app.context import context_of
-from celery_dlx_retry.broker.declare import find
-from celery_dlx_retry.broker.peek import counts
+from celery_dlx_retry.broker.counts import counts
+from celery_dlx_retry.broker.find_drift import find
 from celery_dlx_retry.broker.work_queues import declare_if_missing, has_delayed_retry
 from celery_dlx_retry.operations.app_queues import work_queues_of
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor

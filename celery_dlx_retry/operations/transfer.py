@@ -9,7 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.bound_publish import publish_to_queue
-from celery_dlx_retry.broker.dead_letters import browse, check_message, depth, takes_body
+from celery_dlx_retry.broker.counts import depth
+from celery_dlx_retry.broker.dead_letters import browse, check_message, takes_body
 from celery_dlx_retry.deadletters.export import from_line, to_line
 from celery_dlx_retry.deadletters.letter import DeadMessage, dead_message
 from celery_dlx_retry.errors import InvalidExportLine, LetterError, Missing, Unpublishable

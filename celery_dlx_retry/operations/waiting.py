@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.broker.peek import PeekedMessage, counts
+from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.waiting import WaitingTask, due, take, waiting
 from celery_dlx_retry.deadletters.event import dead_lettered
 from celery_dlx_retry.errors import Forbidden, InvalidSetting, QueueBusy, Unroutable
@@ -22,6 +22,8 @@ from celery_dlx_retry.wire.dead_record import DeadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from celery_dlx_retry.broker.peek import PeekedMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,24 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from celery_dlx_retry.errors import DeadLetter, DLXError, InvalidPolicy, RetryIn
-from celery_dlx_retry.policy.policies import (
-    DEAD,
-    LET_FAIL,
-    MAX_DELAY_MS,
-    Custom,
-    Delays,
-    Exponential,
-    Fixed,
-    Linear,
-    Match,
-    On,
-    Policy,
-    PolicyLike,
-    Verdict,
-    as_policy,
-    matches,
-    show,
-)
+from celery_dlx_retry.policy.policies import DEAD, MAX_DELAY_MS, Policy, Verdict, matches, show
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.retry_after import hinted_delay_ms
 from celery_dlx_retry.policy.rule_retries import RuleRetry
@@ -32,30 +15,6 @@ from celery_dlx_retry.values.durations import is_count, to_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = [
-    "DEAD",
-    "LET_FAIL",
-    "MAX_DELAY_MS",
-    "Asked",
-    "Custom",
-    "Dead",
-    "Decision",
-    "Delays",
-    "Exponential",
-    "Fixed",
-    "LetFail",
-    "Linear",
-    "Match",
-    "On",
-    "Policy",
-    "PolicyLike",
-    "Verdict",
-    "Wait",
-    "as_policy",
-    "decide",
-    "decide_without_policy",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,8 @@ class ProportionalJitter:
 
     def __post_init__(self) -> None:
         if not (is_number(self.share) and 0 < self.share <= 1):
-            raise InvalidPolicy(
-                what="ProportionalJitter.share", value=self.share, wanted="a number above 0 and at most 1"
-            )
+            wanted = "a number above 0 and at most 1"
+            raise InvalidPolicy(what="ProportionalJitter.share", value=self.share, wanted=wanted)
 
     def apply(self, delay_ms: int, chance: float) -> int:
         """Return the jittered delay; ``chance`` is uniform in [0, 1)."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from decimal import ROUND_CEILING, Context
 from enum import Enum
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
 from celery_dlx_retry.policy.jitter import FullJitter, Jitter, ProportionalJitter
@@ -54,7 +54,7 @@ LET_FAIL: Final = Verdict.LET_FAIL
 class Policy(ABC):
     """What every policy has; the subclasses add the backoff.
 
-    - ``retries``: how many retries after the first attempt; ``None`` is no limit.
+    - ``retries``: how many retries after the first attempt; ``None``: no limit.
     - ``jitter``: applied to the backoff, after its limit.
     - ``deadline``: counted from the first failure; no retry starts later.
     - ``rules``: the first ``On`` that matches the error decides instead of this policy, and counts its own retries.
@@ -69,29 +69,18 @@ class Policy(ABC):
     errors: Match = Exception
     retry_after: Seconds | None = 3600
 
-    # Whether delay_ms depends only on the retry.
-    _foreseeable: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
-        if self.retries is not None:
-            _require(is_count(self.retries), self, "retries", "a whole number from 0 on, or None for ever")
-        _require(
-            self.jitter is None or isinstance(self.jitter, (FullJitter, ProportionalJitter)),
-            self,
-            "jitter",
-            "FullJitter(), ProportionalJitter() or None",
-        )
+        is_limit = self.retries is None or is_count(self.retries)
+        _require(is_limit, self, "retries", "a whole number from 0 on, or None for ever")
+        is_jitter = self.jitter is None or isinstance(self.jitter, (FullJitter, ProportionalJitter))
+        _require(is_jitter, self, "jitter", "FullJitter(), ProportionalJitter() or None")
         if self.deadline is not None:
             _require(_ms(self, "deadline") > 0, self, "deadline", "longer than 0, or None")
         if self.retry_after is not None:
             _ms(self, "retry_after")
         _require(_is_match(self.errors), self, "errors", _A_MATCH)
-        _require(
-            _is_sequence(self.rules) and all(isinstance(rule, On) for rule in self.rules),
-            self,
-            "rules",
-            "a sequence of On(...)",
-        )
+        are_rules = _is_sequence(self.rules) and all(isinstance(rule, On) for rule in self.rules)
+        _require(are_rules, self, "rules", "a sequence of On(...)")
         object.__setattr__(self, "rules", tuple(self.rules))
 
     @abstractmethod
@@ -100,20 +89,8 @@ class Policy(ABC):
 
     def known_delays_ms(self) -> frozenset[int]:
         """Return all delays that can be known in advance, so that a worker can make their lanes."""
-        known: set[int] = set()
-        if self._foreseeable and self.jitter is None:
-            retries = KNOWN_RETRIES if self.retries is None else min(self.retries, KNOWN_RETRIES)
-            longest = None if self.deadline is None else _ms(self, "deadline")
-            delays = (self._asked_ms(retry) for retry in range(1, retries + 1))
-            known.update(it for it in delays if it is not None and (longest is None or it <= longest))
-        for rule in self.rules:
-            if isinstance(rule.then, Policy):
-                known |= rule.then.known_delays_ms()
-        return frozenset(known)
-
-    def _asked_ms(self, retry: int) -> int | None:
-        """Return ``delay_ms()`` without the cap of ten years, so that a worker reports a delay that is too long."""
-        return self.delay_ms(retry, Exception())
+        thens = (rule.then for rule in self.rules)
+        return frozenset[int]().union(*(then.known_delays_ms() for then in thens if isinstance(then, Policy)))
 
     def within(self, longest_ms: int) -> Policy:
         """Return the same policy with this limit for every growing backoff that has none."""
@@ -141,38 +118,55 @@ class Policy(ABC):
 _COMMON: Final = frozenset(each.name for each in fields(Policy))
 
 
+class Foreseeable(Policy):
+    """A policy whose delay depends only on the retry: without jitter, a worker can make the lanes at its start."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def asked_ms(self, retry: int) -> int:
+        """Return ``delay_ms()`` without the cap of ten years, so that a worker reports a delay that is too long."""
+
+    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
+        """See ``Policy``."""
+        return min(self.asked_ms(retry), MAX_DELAY_MS)
+
+    def known_delays_ms(self) -> frozenset[int]:
+        """See ``Policy``."""
+        known = Policy.known_delays_ms(self)
+        if self.jitter is not None:
+            return known
+        retries = KNOWN_RETRIES if self.retries is None else min(self.retries, KNOWN_RETRIES)
+        longest = None if self.deadline is None else _ms(self, "deadline")
+        delays = map(self.asked_ms, range(1, retries + 1))
+        return known.union(it for it in delays if longest is None or it <= longest)
+
+
 # super() without arguments fails in these classes: slots=True makes a second class, and super() means the first.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Fixed(Policy):
+class Fixed(Foreseeable):
     """The same delay before every retry."""
 
     delay: Seconds
-
-    _foreseeable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
         _ms(self, "delay")
 
-    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
-        """See ``Policy``."""
-        return min(self._asked_ms(retry), MAX_DELAY_MS)
-
-    def _asked_ms(self, retry: int) -> int:  # noqa: ARG002
+    def asked_ms(self, retry: int) -> int:  # noqa: ARG002
+        """See ``Foreseeable``."""
         return _ms(self, "delay")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Linear(Policy):
+class Linear(Foreseeable):
     """``start``, then ``step`` more each time, up to ``limit``. Without ``step`` it grows by ``start``."""
 
     start: Seconds
     step: Seconds | None = field(default=None, kw_only=True)
     limit: Seconds | None = field(default=None, kw_only=True)
-
-    _foreseeable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
@@ -180,29 +174,27 @@ class Linear(Policy):
             _ms(self, "step")
         _check_limit(self)
 
-    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
-        """See ``Policy``."""
+    def asked_ms(self, retry: int) -> int:
+        """See ``Foreseeable``."""
         step_ms = _ms(self, "start" if self.step is None else "step")
         return min(_ms(self, "start") + (retry - 1) * step_ms, _limit_ms(self))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Exponential(Policy):
+class Exponential(Foreseeable):
     """``start``, then ``factor`` times as much each time, up to ``limit``. Use it for overloaded services."""
 
     start: Seconds
     factor: float = field(default=2, kw_only=True)
     limit: Seconds | None = field(default=None, kw_only=True)
 
-    _foreseeable: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
         _require(is_number(self.factor) and self.factor >= 1, self, "factor", "a number from 1 on")
         _check_limit(self)
 
-    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
-        """See ``Policy``."""
+    def asked_ms(self, retry: int) -> int:
+        """See ``Foreseeable``."""
         start_ms, limit_ms = _ms(self, "start"), _limit_ms(self)
         if start_ms == 0:
             return 0  # not 0 * Infinity
@@ -225,13 +217,11 @@ _AS_MANY: Final[Any] = type("_AsMany", (), {"__repr__": lambda _self: "len(delay
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Delays(Policy):
+class Delays(Foreseeable):
     """These delays, one after the other, and no more retries. If you set more ``retries``, the last delay repeats."""
 
     delays: Sequence[Seconds]
     retries: int | None = field(default=_AS_MANY, kw_only=True)
-
-    _foreseeable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _require(_is_sequence(self.delays) and len(self.delays) > 0, self, "delays", "a list of at least one delay")
@@ -242,11 +232,8 @@ class Delays(Policy):
             object.__setattr__(self, "retries", len(self.delays))
         Policy.__post_init__(self)
 
-    def delay_ms(self, retry: int, error: BaseException) -> int | None:  # noqa: ARG002
-        """See ``Policy``."""
-        return min(self._asked_ms(retry), MAX_DELAY_MS)
-
-    def _asked_ms(self, retry: int) -> int:
+    def asked_ms(self, retry: int) -> int:
+        """See ``Foreseeable``."""
         position = min(retry, len(self.delays)) - 1
         return to_ms(self.delays[position], what="Delays.delays")
 
@@ -255,20 +242,16 @@ class Delays(Policy):
 class Custom(Policy):
     """``function(retry, error)`` returns the seconds, or ``None`` for no more retries. ``retries`` still applies.
 
-    Prefer a rule where one is enough: the delays of a function are not known in advance, so they are rounded up to the
-    grid of lanes.
+    Prefer a rule where one is enough: a worker does not know the delays of a function in advance, and rounds them up to
+    the grid of lanes.
     """
 
     function: DelayFunction
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
-        _require(
-            _is_function(self.function) and _takes(self.function, 1, Exception()),
-            self,
-            "function",
-            "a function of (retry, error)",
-        )
+        is_right = _is_function(self.function) and _takes(self.function, 1, Exception())
+        _require(is_right, self, "function", "a function of (retry, error)")
 
     def delay_ms(self, retry: int, error: BaseException) -> int | None:
         """See ``Policy``. Raise what the function raises, and InvalidDelay if it returns no valid delay."""

@@ -1,4 +1,4 @@
-"""What a test claims about its records, and the sentences for when it is not so."""
+"""Compare the records of a test with what it asserts, and write the sentences for a difference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVENTS = (*_BEGINNINGS, "retried", "dead", "ended")
 
 
 class Subject:
-    """Which messages a claim is about: a task's (or its name's), a result's, or all."""
+    """The messages that an assertion is about: those of a task or its name, the one of a result, or all."""
 
     def __init__(self, what: Any) -> None:
         self._task_id = str(what.id) if hasattr(what, "id") else None
@@ -29,7 +29,7 @@ class Subject:
         return self._task or (f"the message {self._task_id}" if self._task_id else "any task")
 
     def messages(self, records: Iterable[Record]) -> dict[str, list[Record]]:
-        """The records of each of its messages, by task id; not of what an earlier test left in a queue."""
+        """Return the records of each message, by task id, without messages that an earlier test left in a queue."""
         found: dict[str, list[Record]] = {}
         for record in records:
             if self._task in {None, record.task} and self._task_id in {None, record.task_id}:
@@ -38,9 +38,9 @@ class Subject:
 
 
 def are_settled(messages: dict[str, list[Record]]) -> bool:
-    """Whether each that was sent has come to its end, and all that led there is recorded.
+    """Return whether every message has ended and all its retries are recorded.
 
-    Processes write when they get to it: the end of the last attempt may stand before the retry of the one before.
+    Several processes write records: the end of the last attempt may come before the retry of the attempt before it.
     """
     return all(_is_settled(records) for records in messages.values())
 
@@ -53,7 +53,7 @@ def _is_settled(records: list[Record]) -> bool:
 
 
 def wrong_delays(messages: dict[str, list[Record]], delays: Any) -> str:
-    """How the retries of these messages differ from these delays; empty if they do not."""
+    """Return how the retries of these messages differ from these delays; empty if they do not."""
     wanted = [_seconds(delay) for delay in delays] if isinstance(delays, (list, tuple)) else delays
     for task_id, records in messages.items():
         found = [retry.delay_ms / 1000 for retry in _retries(records)]
@@ -63,7 +63,7 @@ def wrong_delays(messages: dict[str, list[Record]], delays: Any) -> str:
 
 
 def wrong_deaths(messages: dict[str, list[Record]], reason: str | None) -> str:
-    """Which of these messages is no dead letter, or one of another reason; empty if none is."""
+    """Return which of these messages is not a dead letter with this reason; empty if all are."""
     for task_id, records in messages.items():
         reasons = [record.reason for record in records if record.event == "dead"]
         wanted = "a dead letter" if reason is None else f"a dead letter, reason {reason}"
@@ -75,7 +75,7 @@ def wrong_deaths(messages: dict[str, list[Record]], reason: str | None) -> str:
 
 
 def wrong_successes(messages: dict[str, list[Record]]) -> str:
-    """Which of these messages did not succeed; empty if all did."""
+    """Return which of these messages did not succeed; empty if all did."""
     for task_id, records in messages.items():
         reasons = [record.reason for record in records if record.event == "dead"]
         ends = sorted((record for record in records if record.event == "ended"), key=_order)
@@ -88,16 +88,16 @@ def wrong_successes(messages: dict[str, list[Record]]) -> str:
 
 
 def story(messages: dict[str, list[Record]]) -> str:
-    """All that is recorded of these messages, one line each."""
+    """Return the records of these messages, one line each."""
     records = [record for each in messages.values() for record in sorted(each, key=_order)]
-    return "\n".join(f"  {record.task} {record.task_id[:_ID_LENGTH]} {_told(record)}" for record in records)
+    return "\n".join(f"  {record.task} {record.task_id[:_ID_LENGTH]} {_line(record)}" for record in records)
 
 
 def _order(record: Record) -> tuple[int, int]:
     return (record.attempt, _EVENTS.index(record.event))
 
 
-def _told(record: Record) -> str:
+def _line(record: Record) -> str:
     attempt = f"attempt {record.attempt}: {record.error + ' -> ' if record.error else ''}"
     match record.event:
         case "sent" | "called":

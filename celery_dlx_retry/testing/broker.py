@@ -1,4 +1,4 @@
-"""What a test may do with a RabbitMQ: one that was given, or one that was started for it."""
+"""A RabbitMQ as tests use it: a given one, or one that was started for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RabbitMQ:
 
     origin: ClassVar[str] = "url"
     can_restart: ClassVar[bool] = False
-    #: The URLs of all that are in a ``with`` block: tests may send to these.
+    #: The URLs of the brokers in a ``with`` block: tests may send to these.
     in_use: ClassVar[list[str]] = []
 
     def __init__(self, url: str, *, management_url: str | None = None) -> None:

@@ -40,7 +40,7 @@ def start_container(image: str) -> Container:
         raise WayFailed(way=WAY, problem=f"testcontainers[rabbitmq] is not installed ({exc})") from exc
     if not engine_answers(DockerClient, (DockerException, OSError)):
         raise WayFailed(way=WAY, problem="no engine answers")
-    # Said in full: what is not said it takes from the environment, where it may be meant for another RabbitMQ.
+    # Without these arguments it reads the environment, which may name another RabbitMQ.
     user, password = f"dlx{secrets.token_hex(3)}", secrets.token_hex(16)
     broker = Container(
         RabbitMqContainer(image, port=AMQP_PORT, username=user, password=password, vhost="/"),
@@ -62,27 +62,26 @@ def start_container(image: str) -> Container:
 
 
 def new_mark() -> str:
-    """Return a name for a container that also tells which process made it."""
+    """Return a name for a container; it contains the pid of the process that makes it."""
     return f"{LABEL}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def engine_answers(client: Any, failures: tuple[type[Exception], ...]) -> bool:
-    """Ping it, and wait for the answer for a few seconds only."""
+    """Return whether the engine answers a ping within a few seconds."""
     with warnings.catch_warnings():
-        # docker-py forgets to close the socket of a failed attempt; collected here, it complains to nobody.
+        # docker-py does not close the socket of a failed attempt, and Python warns when it collects the socket.
         warnings.simplefilter("ignore", ResourceWarning)
         try:
             client(timeout=PING_SECONDS).client.ping()
         except failures:
-            answers = False
-        else:
-            answers = True
-        gc.collect()
-    return answers
+            return False
+        finally:
+            gc.collect()
+    return True
 
 
 class Container(RabbitMQ):
-    """Published on loopback only, and on ports of our choice: those of the engine's choice change with a restart."""
+    """A container on loopback, on ports that we choose: those that the engine chooses change with a restart."""
 
     origin = "docker"
     can_restart = True
@@ -95,12 +94,12 @@ class Container(RabbitMQ):
         )
         container.ports = {AMQP_PORT: (LOOPBACK, amqp_port), MANAGEMENT_PORT: (LOOPBACK, management_port)}
         container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RESEND_SOON)
-        # Its own looks for the port at other addresses if we are in a container ourselves; `start` asks on loopback.
+        # In a container its probe looks for the port at other addresses; `start` asks on loopback.
         container.readiness_probe = lambda: None
         self._mark = new_mark()
         self._container = container.with_name(self._mark).with_kwargs(labels={LABEL: self._mark})
         self._engine: Any = None
-        # Not testcontainers' reaper alone: it is another image to pull, and often turned off, as above.
+        # The reaper of testcontainers is not enough: it is another image to pull, and often turned off, as above.
         self._guard = start_guard(self._mark)
 
     def start(self) -> None:
@@ -148,5 +147,5 @@ class Container(RabbitMQ):
         self._guard.wait()
 
     def remove(self) -> bool:
-        """Say whether it was there; by its mark, for an interrupted ``start`` knows no more of it."""
+        """Return whether there was a container with its mark, which also finds one of an interrupted ``start``."""
         return remove(self._container.get_docker_client().client, self._mark)

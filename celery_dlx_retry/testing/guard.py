@@ -1,4 +1,4 @@
-"""A process that removes what its owner left, however the owner ended: a sandbox, or containers with a mark.
+"""A process that removes what its owner left, even after kill -9: a sandbox, or containers with a mark.
 
 ``start_guard`` runs this file as a script.
 """
@@ -30,7 +30,7 @@ def start_guard(what: str, *, flags: tuple[str, ...] = ("-I",)) -> subprocess.Po
 def main(owner: int, what: str) -> None:
     """Wait until the owner is gone, then remove."""
     while os.getppid() == owner:
-        time.sleep(0.2)  # noqa: TID251 - getppid can only be polled, and this is a process of its own
+        time.sleep(0.2)  # noqa: TID251 - a process can only poll its getppid()
     remove_rest = _end_sandbox if Path(what).is_absolute() else _end_containers
     for _ in range(50):  # a dying process may still create a file, and the engine may be making a container
         if remove_rest(what):

@@ -79,7 +79,7 @@ def find_scripts() -> Path:
 
 
 class LocalNode(RabbitMQ):
-    """Nothing outside its directory is written; the machine's own node, cookie and /etc/rabbitmq are not used."""
+    """A node that writes only into its directory. It does not use the machine's node, cookie and /etc/rabbitmq."""
 
     origin = "local"
     can_restart = True
@@ -88,10 +88,13 @@ class LocalNode(RabbitMQ):
     port_count: ClassVar[int] = 4
 
     def __init__(self, scripts: Path, *, login: str = "") -> None:
-        self._scripts = scripts
+        #: How errors name this node.
+        self._way = WAY
+        self._path = f"{scripts}:{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
         #: USER:PASSWORD, which only this process and its children know; there is no user guest.
         self.login = login or f"dlx{secrets.token_hex(3)}:{secrets.token_hex(16)}"
-        self._account = unprivileged("rabbitmq", reaching=self._folders())
+        # Another root filesystem has its own folder of scripts.
+        self._account = unprivileged("rabbitmq", reaching=[it for it in (Path(gettempdir()), scripts) if it.exists()])
         self._ports = free_ports(self.port_count)
         self._amqp_port, self._dist_port, self._epmd_port, management_port = self._ports[:4]
         self._name = f"dlx{self._amqp_port}@localhost"
@@ -104,7 +107,7 @@ class LocalNode(RabbitMQ):
 
     @property
     def pid(self) -> int | None:
-        """The Erlang VM's, or None if it is down."""
+        """Return the pid of the Erlang VM; None if it is down."""
         return self._sandbox.pid("rabbitmq")
 
     def start(self) -> None:
@@ -120,45 +123,41 @@ class LocalNode(RabbitMQ):
             self._fail(f"the node did not answer within {START_SECONDS:.0f} s")
 
     def stop(self) -> None:
-        """SIGTERM, which RabbitMQ answers with a clean shutdown."""
+        """Send SIGTERM, after which RabbitMQ shuts down cleanly."""
         self._sandbox.terminate("rabbitmq", within=STOP_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL to the node and its helper processes; epmd stays."""
+        """Send SIGKILL to the node and its helper processes; epmd stays."""
         self._sandbox.kill("rabbitmq")
 
     def pause(self) -> None:
-        """SIGSTOP: the kernel still accepts connections, as for any process that hangs."""
+        """Send SIGSTOP: the kernel still accepts connections, as for any process that hangs."""
         self._sandbox.pause("rabbitmq")
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._sandbox.resume("rabbitmq")
 
     def ctl(self, *args: str) -> str:
-        """Takes a second, and half a minute on a busy machine: rabbitmqctl is an Erlang VM of its own."""
-        try:
-            done = subprocess.run(  # noqa: S603 - rabbitmqctl with the arguments of a test
-                self._command("rabbitmqctl", "--quiet", *args),
-                env=self._environment(),
-                cwd=self._sandbox.path,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=CTL_SECONDS,
-                check=False,
-                **(account.popen if (account := self._runs_as()) else {}),
-            )
-        except subprocess.TimeoutExpired as late:
-            raise CommandFailed(
-                command=f"rabbitmqctl {' '.join(args)}", output=f"no answer in {CTL_SECONDS} s"
-            ) from late
+        """Run rabbitmqctl, which is a separate Erlang VM: it takes a second, and half a minute on a busy machine."""
+        account = self._runs_as()
+        done = subprocess.run(  # noqa: S603 - rabbitmqctl with the arguments of a test
+            self._command("rabbitmqctl", "--quiet", *args),
+            env=self._environment(),
+            cwd=self._sandbox.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CTL_SECONDS,
+            check=False,
+            **(account.popen if account else {}),
+        )
         if done.returncode:
             raise CommandFailed(command=f"rabbitmqctl {' '.join(args)}", output=(done.stderr or done.stdout).strip())
         return str(done.stdout)
 
     def close(self) -> None:
-        """No clean shutdown, which takes seconds: the data goes anyway."""
+        """Kill the node: a clean shutdown takes seconds, and its data is deleted anyway."""
         self._sandbox.close()
 
     def _start_epmd(self) -> None:
@@ -183,34 +182,23 @@ class LocalNode(RabbitMQ):
         self._sandbox.kill("rabbitmq")
         self._sandbox.kill("epmd")
         failure = WayFailed if all(map(is_free, self._ports)) else PortTaken
-        raise failure(way=self._way(), problem=f"{problem}: {said}")
-
-    def _way(self) -> str:
-        """How errors name this node."""
-        return WAY
-
-    def _folders(self) -> list[Path]:
-        """The folders that the node's user must be able to enter."""
-        return [Path(gettempdir()), self._scripts]
+        raise failure(way=self._way, problem=f"{problem}: {said}")
 
     def _runs_as(self) -> Account | None:
-        """The user as whom to start the processes; None for ours."""
+        """Return the user that starts the processes; None for the user of this process."""
         return self._account
 
     def _home(self) -> str:
-        """The node's directory, as the node sees it."""
+        """Return the node's directory, as the node sees it."""
         return str(self._sandbox.path)
 
-    def _path(self) -> str:
-        return f"{self._scripts}:{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
-
     def _command(self, program: str, *args: str) -> list[str]:
-        return [shutil.which(program, path=self._path()) or program, *args]
+        return [shutil.which(program, path=self._path) or program, *args]
 
     def _environment(self) -> dict[str, str]:
         home = self._home()
         return {
-            "PATH": self._path(),
+            "PATH": self._path,
             "HOME": home,  # of the Erlang cookie
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": str(self._epmd_port),

@@ -1,4 +1,4 @@
-"""Record what becomes of tasks, and take the waits away, for as long as a test lasts.
+"""Record how tasks end, and take their waits away, while a test runs.
 
 A worker of a test takes the same way as in production: its retries are copies of the received messages. Retries and
 dead letters are recorded from our events, ends from Celery's signals, and sent tasks from the producer that Celery

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say where a RabbitMQ is, in the project's pytest configuration."""
     parser.addini(
-        "dlx_broker_url", "AMQP URL of the RabbitMQ for dlx_rabbitmq; the default is to start one", default=""
+        "dlx_broker_url", "AMQP URL of the RabbitMQ for dlx_rabbitmq; without it, dlx_rabbitmq starts one", default=""
     )
 
 

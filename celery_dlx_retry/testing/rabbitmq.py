@@ -43,20 +43,23 @@ def provide(*, url: str = "", say: Callable[[str], None] = to_stderr) -> RabbitM
 def given(url: str = "") -> RabbitMQ | None:
     """Return the RabbitMQ that the environment, or else the caller, asks for; None if neither does."""
     url = os.environ.get(URL) or url
-    if not url:
-        return None
+    return named(url, by=URL) if url else None
+
+
+def named(url: str, *, by: str) -> RabbitMQ:
+    """Return the RabbitMQ with this URL; raise NoBroker if it does not answer. ``by`` is the option that names it."""
     try:
         check_broker_urls(url)
     except BadBrokerURL as exc:
-        raise NoBroker(tried=f"{URL}: {exc}") from exc
+        raise NoBroker(tried=f"{by}: {exc}") from exc
     parts = urlsplit(url)
     if parts.scheme not in AMQP_SCHEMES:
-        raise NoBroker(tried=f"{URL} is no AMQP URL: it starts with {parts.scheme!r}")
+        raise NoBroker(tried=f"{by} is no AMQP URL: it starts with {parts.scheme!r}")
     login = parts.netloc.rpartition("@")[0] or "guest:guest"
     guessed = f"http://{login}@{parts.hostname or 'localhost'}:{MANAGEMENT_PORT}"
     broker = RabbitMQ(url, management_url=os.environ.get(MANAGEMENT_URL) or guessed)
     if problem := broker.problem():
-        raise NoBroker(tried=f"{URL}={broker.shown_url} does not answer: {problem}")
+        raise NoBroker(tried=f"{by}={broker.shown_url} does not answer: {problem}")
     return broker
 
 

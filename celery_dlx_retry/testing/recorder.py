@@ -1,4 +1,4 @@
-"""The kit for tests of tasks: nothing waits, what was decided is recorded, and claims about it can be made."""
+"""The kit for tests of tasks: no task waits, decisions are recorded, and the test asserts what they were."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def record(*, broker: str = "") -> Iterator[Recorder]:
 
 
 class Recorder:
-    """What became of the tasks of a test.
+    """The records of a test's tasks.
 
-    A claim is about every message of a task, of its name, or about the one of a result. Messages that were sent to a
-    worker are waited for until they have come to their end, ``within`` so many seconds.
+    An assertion takes a task, its name, or a result. It is about every message of that task, or about the message of
+    that result. It waits ``within`` so many seconds until all messages that were sent to a worker have ended.
     """
 
     def __init__(self, file: RecordFile, *, broker: str = "") -> None:
@@ -99,15 +99,15 @@ class Recorder:
 
     @property
     def records(self) -> list[Record]:
-        """All of them, oldest first."""
+        """Return all records, oldest first."""
         return self._file.read()
 
     @contextmanager
     def worker(self, app: str, *flags: str, broker: str | None = None) -> Iterator[None]:
-        """Run ``celery -A app worker`` in a process of its own that records, too; ``broker`` is the URL of another one.
+        """Run ``celery -A app worker`` with these flags; it records, too. ``broker`` is the URL of another broker.
 
-        It finds modules where this process does, and takes these flags besides. In a Django project it opens the test's
-        databases; a test that has none is told so if a task opens one.
+        It imports modules from the same places as this process. In a Django project it opens the test's databases; if
+        the test has none, a task that opens one fails with a sentence that says so.
         """
         if broker:
             self._given.append(broker)
@@ -117,22 +117,22 @@ class Recorder:
             raise AssertionError(self._file.refusal)
 
     def assert_retried(self, what: Any, *, delays: Any, within: float = 10.0) -> None:
-        """Claim that it was retried after these delays, in seconds or as timedelta, and no more: [] is not at all.
+        """Assert the delays of all its retries, in seconds or as timedelta; [] means no retry.
 
-        ``pytest.approx`` is understood for each, and for all of them.
+        A delay, or the whole list, may be a ``pytest.approx``.
         """
         __tracebackhide__ = True
         self._claim(what, lambda messages: wrong_delays(messages, delays), within=within)
 
     def assert_dead(self, what: Any = None, *, reason: str | None = None, within: float = 10.0) -> None:
-        """Claim that it is a dead letter, for this reason."""
+        """Assert that it is a dead letter, for this reason."""
         __tracebackhide__ = True
-        if reason is not None and reason not in list(Reason):  # a claim that cannot come true is a slip
+        if reason is not None and reason not in list(Reason):
             raise ValueError(f"There is no reason {reason!r}. Reasons are {', '.join(sorted(Reason))}.")
         self._claim(what, lambda messages: wrong_deaths(messages, reason), within=within)
 
     def assert_succeeded(self, what: Any = None, *, within: float = 10.0) -> None:
-        """Claim that it came to a good end, after however many retries."""
+        """Assert that it succeeded, after any number of retries."""
         __tracebackhide__ = True
         self._claim(what, wrong_successes, within=within)
 

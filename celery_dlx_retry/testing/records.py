@@ -1,4 +1,4 @@
-"""What a test records of its tasks: one line per event, in one file that all processes append to."""
+"""The records of a test: one line for each event of its tasks, in one file to which all processes append."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class RecordFile:
         append_line(self.path, asdict(Record(event=event, task=task, task_id=task_id, **facts)))
 
     def refuse(self, problem: str) -> None:
-        """Note that a task was kept from something that no test should do, whatever becomes of the task."""
+        """Write down what a task was not allowed to do, however the task ends."""
         self._refusal.write_text(problem)
 
     @property
     def refusal(self) -> str:
-        """The last problem of that kind; empty if there is none."""
+        """Return the last of these problems; empty without one."""
         return self._refusal.read_text() if self._refusal.exists() else ""
 
     def read(self) -> list[Record]:
-        """All of them."""
+        """Return all records."""
         whole = self.path.read_text().rpartition("\n")[0]  # a reader may see the first half of a line
         return [Record(**json.loads(line)) for line in whole.splitlines()]

@@ -1,4 +1,4 @@
-"""A temporary directory and the processes that live in it; all of it goes when its owner goes, however that ends."""
+"""A temporary directory with processes; both are removed when the process that made them ends, even after kill -9."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 LOG_HEAD = re.compile(r"^\S+ \S+ \[\w+\] <[\d.]+>")  # of a line in RabbitMQ's log: date, time, level, process
-TOLD_LINES = 5
-TOLD_CHARACTERS = 600
+SAID_LINES = 5
+SAID_CHARACTERS = 600
 
 
 class WayFailed(DLXError):
@@ -35,13 +35,13 @@ class WayFailed(DLXError):
 
 
 class Account(NamedTuple):
-    """A user of this machine who may do little."""
+    """An unprivileged user of this machine."""
 
     uid: int
     gid: int
 
     def own(self, path: Path) -> None:
-        """Give it a file, or a folder with everything in it."""
+        """Make it the owner of a file, or of a folder with its content."""
         for each in (path, *path.rglob("*")):
             os.chown(each, self.uid, self.gid, follow_symlinks=False)
 
@@ -52,9 +52,9 @@ class Account(NamedTuple):
 
 
 def unprivileged(*names: str, reaching: Iterable[Path]) -> Account | None:
-    """The first of these users, then nobody, who can enter all these folders; None unless we are root.
+    """Return the first of these users that exists, else an unprivileged one; None unless root runs this process.
 
-    A server that root starts as root could do anything on this machine.
+    A server of root could do anything on this machine. Return None if the user could not enter these folders.
     """
     if os.geteuid() != 0:
         return None
@@ -68,10 +68,10 @@ def unprivileged(*names: str, reaching: Iterable[Path]) -> Account | None:
 
 
 class Sandbox:
-    """Processes are known by a name; each leads a process group, so that a signal to it reaches its helpers."""
+    """A directory and its processes. Each has a name and leads a process group, so that a kill ends its helpers."""
 
     def __init__(self, name: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # which only its owner can enter
+        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._paused: set[str] = set()
         # Not PR_SET_PDEATHSIG: it follows the thread that forked, and a change of credentials forgets it
@@ -81,7 +81,7 @@ class Sandbox:
     def spawn(
         self, name: str, command: Sequence[str], env: Mapping[str, str], *, account: Account | None = None
     ) -> None:
-        """Start a process, as this user if there is one; what it says goes to a file of its name."""
+        """Start a process, for this user if one is given; its output goes to the file ``NAME.out``."""
         with (self.path / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(  # noqa: S603 - the caller's command
                 command,
@@ -97,17 +97,17 @@ class Sandbox:
         self._processes[name] = process
 
     def pid(self, name: str) -> int | None:
-        """None unless it runs; unlike ``kill(pid, 0)`` this is not fooled by a zombie."""
+        """Return its pid; None if it does not run. To ``kill(pid, 0)`` a zombie runs."""
         process = self._processes.get(name)
         return process.pid if process and process.poll() is None else None
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Reach the process alone, if it runs."""
+        """Send a signal to the process, and not to its helpers; nothing happens if it does not run."""
         if pid := self.pid(name):
             os.kill(pid, number)
 
     def pause(self, name: str) -> None:
-        """Stop the process and return once all its threads stand still: under load that takes a while."""
+        """Stop the process, and return when all its threads have stopped: under load that takes a while."""
         pid = self.pid(name)
         if pid and name not in self._paused:
             self._paused.add(name)
@@ -115,12 +115,12 @@ class Sandbox:
             os.waitpid(pid, os.WUNTRACED)
 
     def resume(self, name: str) -> None:
-        """Go on after ``pause``."""
+        """Continue the process after ``pause``."""
         self.signal(name, signal.SIGCONT)
         self._paused.discard(name)
 
     def terminate(self, name: str, *, within: float) -> None:
-        """Let it end by itself, and kill it if it does not."""
+        """Ask the process to end, and kill it if it does not."""
         self.signal(name, signal.SIGTERM)
         self.resume(name)  # a paused process would not see the request
         with suppress(KeyError, subprocess.TimeoutExpired):
@@ -128,7 +128,7 @@ class Sandbox:
         self.kill(name)
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the process and its helpers; returns when it is gone."""
+        """Send SIGKILL to the process and its helpers; return when it has ended."""
         self._paused.discard(name)
         process = self._processes.pop(name, None)
         if process is None:
@@ -139,12 +139,12 @@ class Sandbox:
         self._pid_file(name).unlink()
 
     def said(self, *files: str) -> str:
-        """Return in one line what these files tell about a failure: the first errors, or else the end."""
+        """Return in one line what these files say about a failure: the first errors, or else the last lines."""
         present = [self.path / file for file in files if (self.path / file).exists()]
         lines = [line for file in present for line in file.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
-        telling = [LOG_HEAD.sub("", line).strip() for line in errors[:TOLD_LINES] or lines[-TOLD_LINES:]]
-        return " | ".join(telling)[:TOLD_CHARACTERS] or "it said nothing"
+        telling = [LOG_HEAD.sub("", line).strip() for line in errors[:SAID_LINES] or lines[-SAID_LINES:]]
+        return " | ".join(telling)[:SAID_CHARACTERS] or "it said nothing"
 
     def close(self) -> None:
         """Kill everything and remove the directory."""
@@ -159,11 +159,10 @@ class Sandbox:
 
 
 def free_ports(count: int) -> range:
-    """Consecutive ports on which nobody listens.
+    """Return consecutive ports without a listener.
 
-    They lie below the range from which the kernel takes the ports of outgoing connections, so that none of those
-    takes the port of a node that is down for a moment. Chosen by ``secrets``: sessions with the same random seed
-    would otherwise choose the same ports.
+    The kernel takes the ports of outgoing connections from a higher range, so none of them takes the port of a node
+    that is down for a moment. ``secrets`` chooses: with ``random``, sessions with the same seed choose the same ports.
     """
     while True:
         first = 20_000 + secrets.randbelow(12_000 - count)
@@ -173,7 +172,7 @@ def free_ports(count: int) -> range:
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen there."""
+    """Return whether a server could listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -184,7 +183,7 @@ def is_free(port: int) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Say whether a server listens there."""
+    """Return whether a server listens there."""
     try:
         socket.create_connection((LOOPBACK, port), timeout=1).close()
     except OSError:
@@ -193,7 +192,7 @@ def listens(port: int) -> bool:
 
 
 def wait_until(check: Callable[[], bool], *, within: float) -> bool:
-    """Poll, and say whether it came true in time."""
+    """Poll, and return whether the check became true in time."""
     deadline = time.monotonic() + within
     while not check():
         if time.monotonic() > deadline:

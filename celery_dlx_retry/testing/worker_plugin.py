@@ -1,7 +1,7 @@
 """For the worker of a test: ``celery worker --include celery_dlx_retry.testing.worker_plugin``.
 
-Importing it makes the process record, into the file that DLX_TEST_RECORDS names, and wait no more. In a Django project
-it also opens the test's databases and no others, if the test told of them.
+This module makes the worker write records into the file that DLX_TEST_RECORDS names, and takes its waits away. In a
+Django project the worker opens only the databases of the test.
 """
 
 import os
@@ -16,5 +16,5 @@ if RECORDS not in os.environ:
 
 records = RecordFile(Path(os.environ[RECORDS]))
 use_those_of_the_test(records.refuse)
-for_ever = hooked(records)
-for_ever.__enter__()  # there is no block that it could end with
+hooks = hooked(records)  # a name for it, because Python ends the block when it collects the object
+hooks.__enter__()

@@ -1,4 +1,4 @@
-"""A real worker for a test: a process of its own, which records where the test reads."""
+"""A real worker for a test: a separate process, which writes records for the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECONDS = 30.0
 FIRST_LINES, LAST_LINES = 4, 6
 STOP_SECONDS = 10.0
 
-#: What the test told its worker of its databases, as JSON.
+#: The test's databases, as JSON, for its worker.
 DATABASES = "DLX_TEST_DATABASES"
 _KEYS = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
@@ -41,7 +41,7 @@ def worker_command(app: str, *flags: str, broker: str | None = None) -> list[str
 
 
 def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker that finds modules where this process does."""
+    """Return the environment of a worker that imports modules from the same places as this process."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - as Python reads it
@@ -52,7 +52,7 @@ def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def running_worker(app: str, *flags: str, records: Path, broker: str | None) -> Iterator[None]:
-    """Run ``celery -A app worker`` until the block ends; it is ready when the block begins."""
+    """Run ``celery -A app worker`` until the block ends. The block begins when the worker is ready."""
     plugin = "--include=celery_dlx_retry.testing.worker_plugin"
     command = worker_command(app, plugin, "--concurrency=2", *flags, broker=broker)
     environment = worker_environment({RECORDS: str(records), **of_this_test()})
@@ -75,7 +75,7 @@ def is_ready(log: Path) -> bool:
 
 
 def telling(output: str) -> str:
-    """The lines that say why: from the first error on, and of a long traceback its ends."""
+    """Return the lines that say why: those from the first error on; of a long traceback its beginning and end."""
     lines = [f"  {line}" for line in output.splitlines() if line.strip()]
     first = next((number for number, line in enumerate(lines) if "error" in line.lower()), -LAST_LINES)
     lines = lines[first:]
@@ -84,7 +84,7 @@ def telling(output: str) -> str:
     return "\n".join(lines) or "  nothing"
 
 
-# A worker is a process of its own. It reads the settings anew, and they name the databases of development.
+# A worker reads the settings again, and they name the databases of development.
 
 
 class InMemory(ConfigurationError):
@@ -107,16 +107,16 @@ class NoTestDatabase(ConfigurationError):
 
 
 def of_this_test() -> dict[str, str]:
-    """What to add to a worker's environment; nothing if this process does not use Django."""
+    """Return what to add to a worker's environment; nothing if this process does not use Django."""
     registry = sys.modules.get("django.apps")
     if registry is None or not registry.apps.ready:
         return {}
     from django.db import connections  # noqa: PLC0415 - only where it is in use
 
-    return {DATABASES: json.dumps({alias: _told(connections[alias]) for alias in connections}, default=str)}
+    return {DATABASES: json.dumps({alias: _facts(connections[alias]) for alias in connections}, default=str)}
 
 
-def _told(connection: Any) -> dict[str, Any]:
+def _facts(connection: Any) -> dict[str, Any]:
     settings = connection.settings_dict
     is_sqlite = connection.vendor == "sqlite"
     return {
@@ -128,12 +128,12 @@ def _told(connection: Any) -> dict[str, Any]:
 
 
 def _named(settings: dict[str, Any]) -> dict[str, str | None]:
-    """Which database it is; a name may be a Path."""
+    """Return which database it is, as texts: a name may be a Path."""
     return {key: None if settings[key] is None else str(settings[key]) for key in _KEYS}
 
 
 def use_those_of_the_test(refuse: Callable[[str], None]) -> None:
-    """In the worker, before it opens one; ``refuse`` is told of each that a task wants and must not have."""
+    """In the worker, use the databases of the test. ``refuse`` gets the problem if a task opens a wrong one."""
     if DATABASES not in os.environ:
         return
     from django.conf import settings  # noqa: PLC0415
@@ -141,21 +141,22 @@ def use_those_of_the_test(refuse: Callable[[str], None]) -> None:
     if settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ:
         from django.db import connections  # noqa: PLC0415
 
-        told = {alias: it for alias, it in json.loads(os.environ[DATABASES]).items() if alias in connections.settings}
-        _keep_shut({alias: no for alias, it in told.items() if (no := _use(connections, alias, it))}, refuse)
+        databases = json.loads(os.environ[DATABASES])
+        known = [alias for alias in databases if alias in connections.settings]
+        _keep_shut({alias: no for alias in known if (no := _use(connections, alias, databases[alias]))}, refuse)
 
 
-def _use(connections: Any, alias: str, told: dict[str, Any]) -> ConfigurationError | None:
-    """Point it to the test's, or say why that cannot be."""
-    if told["is_in_memory"]:
+def _use(connections: Any, alias: str, of_test: dict[str, Any]) -> ConfigurationError | None:
+    """Let the alias mean the test's database; return the problem if that is not possible."""
+    if of_test["is_in_memory"]:
         return InMemory(alias=alias)
     own = connections.settings[alias]
     name = str(own["NAME"])
-    if told["settings"] == _named(own) and name != str(own["TEST"]["NAME"]):
-        return NoTestDatabase(alias=alias, name=name)  # nobody has put a test database in its place
+    if of_test["settings"] == _named(own) and name != str(own["TEST"]["NAME"]):
+        return NoTestDatabase(alias=alias, name=name)  # the test has no test database
     connections[alias].close()
-    del connections[alias]  # another thread's, made later, reads the settings, too
-    own.update({**told["settings"], "NAME": told["name"]})
+    del connections[alias]  # the next connection, also of another thread, reads the settings
+    own.update({**of_test["settings"], "NAME": of_test["name"]})
     return None
 
 

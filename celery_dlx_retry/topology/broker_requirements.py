@@ -67,26 +67,18 @@ def _short(text: object) -> str:
 
 def problems(server: Server, *, lanes: QueueType, delayed_retry: Iterable[str] = ()) -> Iterator[Unsuitable]:
     """Yield why this broker does not suit lanes of this type, or these work queues with a delayed retry."""
-    for capability, problem in _NEEDED.items():
-        if capability not in server.capabilities:
-            yield Unsuitable(broker=str(server), problem=problem, cure="Use RabbitMQ 3.10 or newer.")
+    found = [(why, "Use RabbitMQ 3.10 or newer.") for name, why in _NEEDED.items() if name not in server.capabilities]
     if server.is_rabbitmq and server.numbers and server.numbers < OLDEST_VERSION:
-        yield Unsuitable(
-            broker=str(server),
-            problem="it has no at-least-once dead-lettering, which came with 3.10; waiting tasks could be lost",
-            cure="Upgrade it.",
-        )
+        problem = "it has no at-least-once dead-lettering, which came with 3.10; waiting tasks could be lost"
+        found.append((problem, "Upgrade it."))
     if not server.is_rabbitmq and lanes == "quorum":
         # LavinMQ accepts x-queue-type=quorum, and makes another kind of queue.
-        yield Unsuitable(
-            broker=str(server),
-            problem="lanes and dead-letter queues must be quorum queues, which only RabbitMQ is known to have",
-            cure='Use RabbitMQ; or set dlx_queue_type = "classic", and test it well: we have never tried it.',
-        )
+        problem = "lanes and dead-letter queues must be quorum queues, which only RabbitMQ is known to have"
+        cure = 'Use RabbitMQ; or set dlx_queue_type = "classic", and test it well: we have never tried it.'
+        found.append((problem, cure))
     if not (server.is_rabbitmq and server.numbers >= DELAYED_RETRY_VERSION):
         for queue in delayed_retry:
-            yield Unsuitable(
-                broker=str(server),
-                problem=f"it ignores the delayed_retry of the queue {queue!r}, which came with RabbitMQ 4.3",
-                cure="Remove it from dlx_queue(), or upgrade the broker.",
-            )
+            problem = f"it ignores the delayed_retry of the queue {queue!r}, which came with RabbitMQ 4.3"
+            found.append((problem, "Remove it from dlx_queue(), or upgrade the broker."))
+    for problem, cure in found:
+        yield Unsuitable(broker=str(server), problem=problem, cure=cure)

@@ -21,7 +21,6 @@ _HARM = {
     "max-length-bytes": "above {value} bytes it drops or refuses some",
     "delivery-limit": "the broker drops a message that was read {value} times",
 }
-_OTHER_PATTERN = "Change the policy's pattern so that it does not match this name."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +55,19 @@ def overridden(topology: Topology, policies: BrokerPolicies) -> Iterator[Drift]:
         definition = policies.definition(queue.name, "quorum" if queue.is_quorum else "classic")
         for key, value in sorted(definition.items()):
             if key in _HARM and _wins(queue, key, value):
-                yield Drift(
-                    kind="policy",
-                    object="queue",
-                    name=queue.name,
-                    fact=f"A policy gives the queue {queue.name!r} {key}={value}: {_HARM[key].format(value=value)}.",
-                    cure=_OTHER_PATTERN,
-                )
+                yield _by_policy("queue", queue.name, f"{key}={value}: {_HARM[key].format(value=value)}.")
     for exchange in topology.exchanges:
         # RabbitMQ prefers the argument of an exchange to a policy.
         if "alternate-exchange" not in dict(exchange.arguments) and (
             other := policies.alternate_exchange(exchange.name)
         ):
-            yield Drift(
-                kind="policy",
-                object="exchange",
-                name=exchange.name,
-                fact=f"A policy gives the exchange {exchange.name!r} alternate-exchange={other}: "
-                "a task whose queue does not exist yet goes there, and the broker confirms it.",
-                cure=_OTHER_PATTERN,
-            )
+            harm = "a task whose queue does not exist yet goes there, and the broker confirms it."
+            yield _by_policy("exchange", exchange.name, f"alternate-exchange={other}: {harm}")
+
+
+def _by_policy(kind: Literal["queue", "exchange"], name: str, gift: str) -> Drift:
+    cure = "Change the policy's pattern so that it does not match this name."
+    return Drift(kind="policy", object=kind, name=name, fact=f"A policy gives the {kind} {name!r} {gift}", cure=cure)
 
 
 def _wins(queue: QueueSpec, key: str, value: Any) -> bool:

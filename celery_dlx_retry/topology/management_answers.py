@@ -61,7 +61,7 @@ def version(answer: Any) -> str:
 
 def queues(answer: Any) -> dict[str, dict[str, Any]]:
     """Return the queues by their names, each with the columns that are known."""
-    return {name: facts for name, facts in map(_queue, _rows(answer))}  # noqa: C416 - mypy knows the types so
+    return {_column(row, "name", _is_name): _queue(row) for row in _rows(answer)}
 
 
 def published(answer: Any) -> dict[str, int]:
@@ -89,16 +89,13 @@ def nodes(answer: Any) -> tuple[Node, ...]:
 
 def bindings(answer: Any) -> set[BindingSpec]:
     """Return the bindings from an exchange to a queue."""
-    return {
-        BindingSpec(
-            exchange=_column(it, "source", _is_name),
-            queue=_column(it, "destination", _is_name),
-            routing_key=_column(it, "routing_key", _is_name),
-            arguments=tuple(sorted((key, _plain(value)) for key, value in _arguments(it).items())),
-        )
-        for it in _rows(answer)
-        if _column(it, "destination_type", _is_name) == "queue"
-    }
+    found = set()
+    for row in _rows(answer):
+        exchange, queue, kind, routing_key = (_column(row, it, _is_name) for it in BINDING_COLUMNS[:4])
+        if kind == "queue":
+            arguments = tuple(sorted((key, _plain(value)) for key, value in _arguments(row).items()))
+            found.add(BindingSpec(exchange=exchange, queue=queue, routing_key=routing_key, arguments=arguments))
+    return found
 
 
 def policies(answer: Any) -> tuple[dict[str, Any], ...]:
@@ -110,23 +107,23 @@ def policies(answer: Any) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _queue(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    known = {column: is_right for column, is_right in _QUEUE.items() if row.get(column) not in _UNKNOWN}
-    facts: dict[str, Any] = {column: _column(row, column, is_right) for column, is_right in known.items()}
-    facts["arguments"] = _arguments(row)
+def _queue(row: dict[str, Any]) -> dict[str, Any]:
+    facts = _known(row, _QUEUE) | {"arguments": _arguments(row)}
     # The sender of a message chooses this time, so a wrong one is not the fault of the server.
     if _is_count(at := row.get("head_message_timestamp")) and at <= LAST_MS // 1000:
         facts["head_message_timestamp"] = at
     stats = _part(row, "message_stats")
     # How many messages were published to this queue since the broker counts: a restart begins at 0 again.
-    if stats.get("publish") not in _UNKNOWN:
-        facts["published"] = _column(stats, "publish", _is_count)
-    facts["message_stats"] = {
-        column: {"rate": rate}
-        for column in ("publish_details", "deliver_get_details")
-        if (rate := _part(stats, column).get("rate")) not in _UNKNOWN and _is_rate(rate, column)
-    }
-    return _column(row, "name", _is_name), facts
+    if published := _known(stats, {"publish": _is_count}):
+        facts["published"] = published["publish"]
+    rates = {it: _known(_part(stats, it), {"rate": _is_rate}) for it in ("publish_details", "deliver_get_details")}
+    return facts | {"message_stats": {column: rate for column, rate in rates.items() if rate}}
+
+
+def _known(row: dict[str, Any], columns: dict[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """Return those of these columns that have a value; check each."""
+    known = (column for column in columns if row.get(column) not in _UNKNOWN)
+    return {column: _column(row, column, columns[column]) for column in known}
 
 
 def _rows(answer: Any) -> list[dict[str, Any]]:
@@ -172,10 +169,8 @@ def _column(row: dict[str, Any], column: str, is_right: Callable[[Any], bool]) -
     return value
 
 
-def _is_rate(value: Any, column: str) -> bool:
-    if not (_is_count(value) or (isinstance(value, float) and math.isfinite(value) and value >= 0)):
-        raise ValueError(f"has a wrong rate in {column!r}")
-    return True
+def _is_rate(value: Any) -> bool:
+    return _is_count(value) or (isinstance(value, float) and math.isfinite(value) and value >= 0)
 
 
 def _is_name(value: Any) -> TypeGuard[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,14 +19,13 @@ _LANE_BYTES = len(f".v2.wait.quorum.max{'9' * 9}.{'0' * _LANE_DIGITS}-{'0' * _LA
 LANDING_MS = 1
 
 _KIND, _LENGTH = "(?P<kind>classic|quorum)", rf"\d{{{_LANE_DIGITS}}}"
-_LANE = re.compile(
-    rf"v2\.(?P<scope>wait|shared)\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:-(?P<expires>{_LENGTH}))?\.(?P<queue>.+)",
-    re.ASCII | re.DOTALL,
+_LANE = (
+    rf"v2\.(?P<scope>wait|shared)\.{_KIND}\.(?:max\d+\.)?"
+    rf"(?P<delay>{_LENGTH})(?:-(?P<expires>{_LENGTH}))?\.(?P<queue>.+)"
 )
-_OLD_LANE = re.compile(rf"v1\.wait\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:\.(?P<expires>{_LENGTH}))?", re.ASCII)
-_RUNG = re.compile(rf"v[12]\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})", re.ASCII)
-_LANDING = re.compile(rf"v2\.(?P<scope>landing|shared-landing)\.{_KIND}\.(?P<queue>.+)", re.ASCII | re.DOTALL)
-_RETURN = re.compile(r"v\d+\.return\..+", re.ASCII)
+_OLD_LANE = rf"v1\.wait\.{_KIND}\.(?:max\d+\.)?(?P<delay>{_LENGTH})(?:\.(?P<expires>{_LENGTH}))?"
+_RUNG = rf"v[12]\.ladder\.{_KIND}\.(?P<resolution>\d{{5}})\.(?P<number>\d{{2}})"
+_LANDING = rf"v2\.(?P<scope>landing|shared-landing)\.{_KIND}\.(?P<queue>.+)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ class Names:
         if not name.startswith(f"{self.prefix}."):
             return None
         tail = name.removeprefix(f"{self.prefix}.")
-        if match := _LANE.fullmatch(tail) or _OLD_LANE.fullmatch(tail):
+        if match := _matched(_LANE, tail) or _matched(_OLD_LANE, tail):
             facts = match.groupdict()
             return Lane(
                 name=name,
@@ -135,10 +133,10 @@ class Names:
                 queue=facts["queue"] if facts.get("scope") == "wait" else "",
                 stays=not facts["expires"],
             )
-        if match := _RUNG.fullmatch(tail):
+        if match := _matched(_RUNG, tail):
             delay_ms = int(match["resolution"]) << int(match["number"])
             return Lane(name=name, kind=_kind(match["kind"]), delay_ms=delay_ms, is_rung=True)
-        if match := _LANDING.fullmatch(tail):
+        if match := _matched(_LANDING, tail):
             queue = match["queue"] if match["scope"] == "landing" else ""
             return Lane(name=name, kind=_kind(match["kind"]), delay_ms=LANDING_MS, queue=queue, is_rung=True)
         return None
@@ -153,8 +151,7 @@ class Names:
 
     def is_return_exchange(self, exchange: str) -> bool:
         """Return whether it is a return exchange of this prefix, of either type and any version."""
-        ours, tail = exchange.startswith(f"{self.prefix}."), exchange.removeprefix(f"{self.prefix}.")
-        return ours and _RETURN.fullmatch(tail) is not None
+        return _matched(rf"{re.escape(self.prefix)}\.v\d+\.return\..+", exchange) is not None
 
     def orphans(self) -> str:
         """Return the alternate exchange of the return exchange; its queue has the same name."""
@@ -182,6 +179,8 @@ class Names:
 
     def _bulkhead(self, queue: WorkQueue) -> str:
         """Return which shared set of lanes a work queue uses. Every process computes it from the name of the queue."""
+        import hashlib  # noqa: PLC0415 - few apps share lanes, and it loads OpenSSL
+
         digest = hashlib.sha256(queue.dead_letter_key.encode()).hexdigest()
         return digest[:16] if self.bulkheads is None else f"{int(digest, 16) % self.bulkheads:03d}"
 
@@ -193,11 +192,16 @@ def is_orphan_exchange(exchange: str) -> bool:
 
 def work_queue_of(wait_queue: str, routing_key: str) -> str:
     """Return the work queue of a message that waited in this queue under this routing key; empty if it is not ours."""
-    match = re.fullmatch(rf".+?\.(?:{_LANE.pattern})", wait_queue, re.ASCII | re.DOTALL)
+    match = _matched(rf".+?\.(?:{_LANE})", wait_queue)
     if match and match["scope"] == "wait":
         return match["queue"]
     is_ours = match or any(part in wait_queue for part in (".v1.wait.", ".v1.ladder.", ".v2.ladder.", "landing."))
     return routing_key if is_ours else ""
+
+
+def _matched(pattern: str, text: str) -> re.Match[str] | None:
+    """Match the whole text. The pattern is compiled at the first use: processes that only send need none."""
+    return re.fullmatch(pattern, text, re.ASCII | re.DOTALL)
 
 
 def _kind(text: str) -> QueueType:

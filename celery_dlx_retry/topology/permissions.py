@@ -68,47 +68,36 @@ def grants(  # noqa: PLR0913 - names depend on all of these
     """
     work, prefix, celery = list(work), literal(names.prefix), list(celery)
     queues = [it.queue for it in work]
-    sends = [
-        *(name for it in work for name in it.exchanges),
-        *exchanges,
-        *([DEFAULT_EXCHANGE] if sends_by_name else []),
-    ]
+    sends = [*(name for it in work for name in it.exchanges), *exchanges]
+    sends += [DEFAULT_EXCHANGE] if sends_by_name else []
     # Celery declares these, before it sends to them or consumes from them.
     declared_queues = [it.queue for it in work if it.is_declared]
     declared_exchanges = [name for it in work if it.is_declared for name in it.exchanges]
     declared = declared_queues + declared_exchanges
     dead = [literal(names.dead_letters(dead_letter_key)) for dead_letter_key in dead_letter_keys]
     ours, waiting = [rf"{prefix}\.v[12]\..*"], [rf"{prefix}\.v2\..*"]
-    return (
-        Grant(
-            role="worker",
-            configure=_any(declared, dead, ours, celery),
-            # It binds its queues to the return exchange.
-            write=_any(queues, dead, ours, celery, sends),
-            read=_any(queues, declared_exchanges, ours, celery),
+    # Configure, write and read. A worker writes to its queues, too: it binds them to the return exchange. RabbitMQ 4
+    # shows a queue only to a user with a permission on it; for a worker that checks, write is the least.
+    roles: dict[str, tuple[list[str], list[str], list[str]]] = {
+        "worker": (
+            [*declared, *dead, *ours, *celery],
+            [*queues, *dead, *ours, *celery, *sends],
+            [*queues, *declared_exchanges, *ours, *celery],
         ),
-        Grant(
-            role="worker-that-checks",
-            configure=_any(declared, celery),
-            # RabbitMQ 4 shows a queue only to a user with a permission on it; this one is the least.
-            write=_any(declared_queues, dead, ours, celery, sends),
-            read=_any(queues, declared_exchanges, celery),
+        "worker-that-checks": (
+            [*declared, *celery],
+            [*declared_queues, *dead, *ours, *celery, *sends],
+            [*queues, *declared_exchanges, *celery],
         ),
-        Grant(
-            role="sender",
-            configure=_any(declared),
-            write=_any(declared_queues, waiting, sends),
-            read=_any(declared_exchanges),
-        ),
-        Grant(role="viewer", configure=_any(), write=_any(), read=_any()),
-        Grant(role="reader", configure=_any(), write=_any(), read=_any(dead, ours)),
-        Grant(role="operator", configure=_any(), write=_any(queues, dead, ours), read=_any(dead, ours)),
-        Grant(
-            role="declarer",
-            configure=_any(declared, dead, ours),
-            write=_any(queues, dead, ours),
-            read=_any(declared_exchanges, ours),
-        ),
+        "sender": (declared, [*declared_queues, *waiting, *sends], declared_exchanges),
+        "viewer": ([], [], []),
+        "reader": ([], [], dead + ours),
+        "operator": ([], [*queues, *dead, *ours], dead + ours),
+        "declarer": ([*declared, *dead, *ours], [*queues, *dead, *ours], declared_exchanges + ours),
+    }
+    return tuple(
+        Grant(role=role, configure=_any(configure), write=_any(write), read=_any(read))
+        for role, (configure, write, read) in roles.items()
     )
 
 
@@ -117,6 +106,5 @@ def literal(name: str) -> str:
     return _SPECIAL.sub(r"\\\1", name)
 
 
-def _any(*patterns: list[str]) -> str:
-    flat = dict.fromkeys(pattern for group in patterns for pattern in group)
-    return f"^({'|'.join(flat)})$" if flat else "^$"
+def _any(patterns: list[str]) -> str:
+    return f"^({'|'.join(dict.fromkeys(patterns))})$" if patterns else "^$"

@@ -17,33 +17,22 @@ _END = "DEFINITIONS"
 def facts(topology: Topology) -> Iterator[dict[str, Any]]:
     """Yield one flat object for each exchange, queue and binding, for ``--json``."""
     for exchange in topology.exchanges:
-        yield {
-            "object": "exchange",
-            "name": exchange.name,
-            "type": exchange.kind,
-            "arguments": dict(exchange.arguments),
-        }
+        arguments = dict(exchange.arguments)
+        yield {"object": "exchange", "name": exchange.name, "type": exchange.kind, "arguments": arguments}
     for queue in topology.queues:
         yield {"object": "queue", "name": queue.name, "arguments": dict(queue.arguments)}
     for binding in topology.bindings:
-        yield {
-            "object": "binding",
-            "exchange": binding.exchange,
-            "queue": binding.queue,
-            "routing_key": binding.routing_key,
-            "arguments": dict(binding.arguments),
-        }
+        ends = {"exchange": binding.exchange, "queue": binding.queue, "routing_key": binding.routing_key}
+        yield {"object": "binding", **ends, "arguments": dict(binding.arguments)}
 
 
 def rows(topology: Topology) -> Iterator[tuple[str, str, str]]:
     """Yield the kind, the name and the arguments of each object."""
-    for exchange in topology.exchanges:
-        yield "exchange", exchange.name, f"{exchange.kind} {_pairs(exchange.arguments)}".strip()
-    for queue in topology.queues:
-        yield "queue", queue.name, _pairs(queue.arguments)
-    for binding in topology.bindings:
-        key = f"routing key {binding.routing_key}" if binding.routing_key else ""
-        yield "binding", f"{binding.exchange} -> {binding.queue}", f"{key} {_pairs(binding.arguments)}".strip()
+    for fact in facts(topology):
+        name = fact.get("name") or f"{fact['exchange']} -> {fact['queue']}"
+        details = [fact.get("type"), f"routing key {key}" if (key := fact.get("routing_key")) else None]
+        pairs = [f"{key}={value}" for key, value in fact["arguments"].items()]
+        yield fact["object"], name, " ".join([*filter(None, details), *pairs])
 
 
 def mermaid(topology: Topology) -> str:
@@ -85,15 +74,9 @@ def definitions(topology: Topology, *, vhost: str) -> dict[str, Any]:
         ],
         "queues": [{"name": it.name, **common, "arguments": dict(it.arguments)} for it in topology.queues],
         "bindings": [
-            {
-                "source": binding.exchange,
-                "vhost": vhost,
-                "destination": binding.queue,
-                "destination_type": "queue",
-                "routing_key": binding.routing_key,
-                "arguments": dict(binding.arguments),
-            }
-            for binding in topology.bindings
+            {"source": it.exchange, "vhost": vhost, "destination": it.queue, "destination_type": "queue"}
+            | {"routing_key": it.routing_key, "arguments": dict(it.arguments)}
+            for it in topology.bindings
         ],
     }
 
@@ -116,13 +99,11 @@ def _resources(topology: Topology, *, vhost: str) -> Iterator[str]:
         settings = {"type": _string(exchange.kind), "durable": "true", "auto_delete": "false"}
         if exchange.arguments:
             settings["arguments"] = _map(exchange.arguments)
-        values = {"name": _string(exchange.name), "vhost": vhost}
-        yield _block("rabbitmq_exchange", labels[exchange.name], values, settings)
+        yield _block("rabbitmq_exchange", labels[exchange.name], _named(exchange.name, vhost), settings)
     for queue in topology.queues:
         arguments = f"jsonencode({_map(queue.arguments)})"
         settings = {"durable": "true", "auto_delete": "false", "arguments_json": arguments}
-        values = {"name": _string(queue.name), "vhost": vhost}
-        yield _block("rabbitmq_queue", labels[queue.name], values, settings)
+        yield _block("rabbitmq_queue", labels[queue.name], _named(queue.name, vhost), settings)
     for number, binding in enumerate(topology.bindings):
         is_ours = binding.queue in ours
         values = {
@@ -137,8 +118,8 @@ def _resources(topology: Topology, *, vhost: str) -> Iterator[str]:
         yield _block("rabbitmq_binding", f"binding_{number}", values)
 
 
-def _pairs(arguments: Iterable[tuple[str, str | int | bool]]) -> str:
-    return " ".join(f"{key}={value}" for key, value in arguments)
+def _named(name: str, vhost: str) -> dict[str, str]:
+    return {"name": _string(name), "vhost": vhost}
 
 
 def _quoted(text: str) -> str:

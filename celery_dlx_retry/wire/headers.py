@@ -235,7 +235,7 @@ def without_broker_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     With a copied x-death RabbitMQ 3 sees a cycle and drops the message. A copied x-delivery-count is wrong. A copied CC
     multiplies the message.
     """
-    # Called three times for every retry, so it does not call starts().
+    # It is called three times for every retry; a call of starts() for each key takes longer.
     return {
         key: value
         for key, value in headers.items()

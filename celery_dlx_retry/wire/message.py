@@ -1,4 +1,4 @@
-"""A message as it lies in a queue, as a value."""
+"""A message of a queue as a value."""
 
 from __future__ import annotations
 

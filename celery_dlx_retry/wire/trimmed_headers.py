@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery_dlx_retry.wire.dead_record import record_key
 from celery_dlx_retry.wire.header_size import FREE_BYTES, size_of
 from celery_dlx_retry.wire.headers import EXCHANGE, FIRST_FAILED_AT, HISTORY, PARKED_AT, ROUTING_KEY
+from celery_dlx_retry.wire.trace_header import TRACE
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 # The least important first: our own headers, then texts that Celery writes for people.
 _DETAILS = (
-    *(record_key("traceback"), HISTORY, EXCHANGE, ROUTING_KEY),
+    *(record_key("traceback"), TRACE, HISTORY, EXCHANGE, ROUTING_KEY),
     *map(record_key, ("error", "error_type", "worker", "dead_letter_key", "task", "task_id", "died_at_ms", "attempts")),
     *("argsrepr", "kwargsrepr", "origin", FIRST_FAILED_AT, PARKED_AT, UNREADABLE),
 )

@@ -42,6 +42,7 @@ from celery_dlx_retry.errors import (
 from celery_dlx_retry.topology.broker_requirements import Server, problems
 from celery_dlx_retry.topology.objects import shared_objects
 from celery_dlx_retry.values.log_lines import escaped, log_fields
+from celery_dlx_retry.worker import retry  # noqa: F401 - before the pool forks: no first retry waits for an import
 from celery_dlx_retry.worker.pool_events import bring_pool_events
 from celery_dlx_retry.worker.unprocessable import keep_strays
 

@@ -17,7 +17,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.per_process import own, steady_ms
 from celery_dlx_retry.errors import Unpublishable
 from celery_dlx_retry.events import BreakerChanged, emit
-from celery_dlx_retry.policy.breaker import Circuit, outcome_of
+from celery_dlx_retry.policy.circuit import Circuit, outcome_of
 from celery_dlx_retry.policy.decision import Wait
 from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.worker.give_back import give_back
@@ -26,7 +26,8 @@ from celery_dlx_retry.worker.settle import Delivery, settle_parked
 
 if TYPE_CHECKING:
     from celery_dlx_retry.events import Event
-    from celery_dlx_retry.policy.breaker import Breaker, Outcome
+    from celery_dlx_retry.policy.breaker import Breaker
+    from celery_dlx_retry.policy.circuit import Outcome
     from celery_dlx_retry.policy.decision import Decision
     from celery_dlx_retry.worker.run_state import DeliveryInfo, RunState
 

@@ -223,7 +223,7 @@ def retry_async(  # noqa: PLR0913, PLR0917 - what signature_from_request left in
     it = _retry_of(task, run, route)
     # retry(headers=...) replaces the headers that the message came with; ours stay.
     headers = {**(options.get("headers") or {}), **own_headers(info.message.headers)}
-    headers = noted_headers(headers, request, it, run.rule)
+    headers = noted_headers(headers, request, it, run.rule, queue=queue.name)
     if queue.name != info.queue.name:
         headers = with_address(headers, exchange="", routing_key=queue.name, queue=queue.name)
     options |= {"headers": headers, "add_to_parent": False}

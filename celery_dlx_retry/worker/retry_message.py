@@ -20,6 +20,7 @@ from celery_dlx_retry.broker.encoding import bytes_of
 from celery_dlx_retry.broker.sync_publisher import PERSISTENT
 from celery_dlx_retry.celery_compat import dumps_models
 from celery_dlx_retry.errors import Unpublishable
+from celery_dlx_retry.events import with_written_headers
 from celery_dlx_retry.policy.rule_retries import history_facts, with_rule_retry
 from celery_dlx_retry.wire.header_size import has_room, room_beside
 from celery_dlx_retry.wire.headers import Failure, with_address, with_failure
@@ -100,7 +101,9 @@ def copied_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule:
     return {**noted_headers(headers, request, retry, rule), "retries": retry.number}
 
 
-def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None) -> dict[str, Any]:
+def noted_headers(
+    headers: Mapping[str, Any], request: Any, retry: Retry, rule: RuleRetry | None, *, queue: str = ""
+) -> dict[str, Any]:
     """Return the headers with the failure in their history, the address of the sender, and the new eta."""
     info: DeliveryInfo = request.delivery_info
     failure = Failure(
@@ -113,6 +116,16 @@ def noted_headers(headers: Mapping[str, Any], request: Any, retry: Retry, rule: 
     )
     if rule is not None:
         headers = with_rule_retry(headers, rule, retries=retry.number - 1)
+    headers = with_written_headers(
+        headers,
+        kind="retry",
+        task=info.message.headers.get("task") or "",
+        task_id=request.id,
+        queue=queue or info.queue.name,
+        attempts=retry.number,
+        error=retry.error,
+        delay_ms=retry.delay_ms,
+    )
     noted = with_address(
         with_failure(headers, failure),
         exchange=info.get("exchange"),

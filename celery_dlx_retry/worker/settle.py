@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 from celery_dlx_retry.app.clock import now_ms
 from celery_dlx_retry.deadletters.event import dead_lettered
 from celery_dlx_retry.errors import PublishError, TopologyError, Unpublishable, Unroutable
-from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit
+from celery_dlx_retry.events import GivenBack, Parked, RetryScheduled, emit, with_written_headers
 from celery_dlx_retry.topology.wait_route import WaitKind
 from celery_dlx_retry.values.log_lines import escaped, log_fields
 from celery_dlx_retry.wire.header_size import carried
@@ -108,7 +108,17 @@ def settle_dead(
     context, message, queue = delivery.context, delivery.message, delivery.queue
     try:
         # A body can change a header of its message in place into one that AMQP cannot carry.
-        letter = message.with_headers(carried(message.headers))
+        headers = with_written_headers(
+            carried(message.headers),
+            kind="dead-letter",
+            task=record.task,
+            task_id=record.task_id,
+            queue=record.queue,
+            attempts=record.attempts,
+            error=record.error_type,
+            reason=str(reason),
+        )
+        letter = message.with_headers(headers)
         try:
             context.publish_dead(letter, queue, record, quickly=delivery.is_main)
         except Unpublishable as problem:

@@ -22,7 +22,7 @@ from celery_dlx_retry.errors import (
 )
 from celery_dlx_retry.policy.breaker import Breaker
 from celery_dlx_retry.policy.budget import as_budget
-from celery_dlx_retry.policy.decision import MAX_DELAY_MS, as_policy
+from celery_dlx_retry.policy.policies import MAX_DELAY_MS, as_policy
 from celery_dlx_retry.topology.lanes import backoff_delays_ms
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.log_lines import escaped, log_fields
@@ -32,8 +32,6 @@ from celery_dlx_retry.worker.expires import without_time_to_live
 from celery_dlx_retry.worker.install import install
 from celery_dlx_retry.worker.other_brokers import carried_headers
 from celery_dlx_retry.worker.patch_detection import is_internal, is_map
-from celery_dlx_retry.worker.retry import RetryCall, retry, retry_async
-from celery_dlx_retry.worker.retry_message import is_unchanged
 from celery_dlx_retry.worker.run import guard_hooks, guarded
 from celery_dlx_retry.worker.run_state import is_ours
 from celery_dlx_retry.worker.task_decision import decision_on
@@ -174,6 +172,8 @@ class DLXRetryTask(Task):
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if isinstance(exc, DeadLetter):
             raise exc  # autoretry_for=(Exception,) must not retry what asked for the end
+        from celery_dlx_retry.worker.retry import RetryCall, retry  # noqa: PLC0415 - for workers only
+
         call = RetryCall(
             celerys_retry=super().retry,
             celerys_apply_async=super().apply_async,
@@ -207,6 +207,8 @@ class DLXRetryTask(Task):
         # The message is to come back as it came, also when this app would now write it otherwise.
         publish.setdefault("serializer", registry.type_to_name.get(info.message.content_type))
         publish.setdefault("compression", info.message.compression)
+        from celery_dlx_retry.worker.retry_message import is_unchanged  # noqa: PLC0415 - for workers only
+
         now = {"argsrepr": (args, request.args), "kwargsrepr": (kwargs, request.kwargs)}
         for name, (given, before) in now.items():
             # Celery writes them anew, and so shows in its logs what the caller had hidden.
@@ -234,6 +236,8 @@ class DLXRetryTask(Task):
         options |= {name: value for name, value in named.items() if value is not None}
         wait = options.pop("dlx_wait", None)
         if wait is not None:
+            from celery_dlx_retry.worker.retry import retry_async  # noqa: PLC0415 - for workers only
+
             return retry_async(self, functools.partial(super().apply_async, args, kwargs), options, *wait)
         if not is_internal(self.name) and is_appointment(self.app, options):
             return make(self, super().apply_async, args, kwargs, options)

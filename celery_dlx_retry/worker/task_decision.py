@@ -11,7 +11,8 @@ from celery.utils.log import get_logger
 
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.errors import RetryIn
-from celery_dlx_retry.policy.decision import Asked, Dead, Wait, as_policy, decide, decide_without_policy
+from celery_dlx_retry.policy.decision import Asked, Dead, Wait, decide, decide_without_policy
+from celery_dlx_retry.policy.policies import as_policy
 from celery_dlx_retry.policy.rule_retries import RULE_RETRIES, rule_retries_of
 from celery_dlx_retry.values.durations import to_ms
 from celery_dlx_retry.values.log_lines import escaped, log_fields
@@ -19,7 +20,8 @@ from celery_dlx_retry.wire.headers import FIRST_FAILED_AT, first_failed_at_ms
 from celery_dlx_retry.worker.run_state import DeliveryInfo, headers_of
 
 if TYPE_CHECKING:
-    from celery_dlx_retry.policy.decision import Decision, Policy
+    from celery_dlx_retry.policy.decision import Decision
+    from celery_dlx_retry.policy.policies import Policy
     from celery_dlx_retry.worker.retry import RetryCall
     from celery_dlx_retry.worker.run_state import RunState
 

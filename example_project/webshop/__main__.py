@@ -43,7 +43,7 @@ class BrokenPromise(Exception):
 
 
 def main():
-    # Whoever ends us politely gets the same tidy end as with Ctrl-C.
+    # After SIGTERM clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = parse()
     try:
@@ -101,7 +101,7 @@ class Day:
         )
         self._world = self._stack.enter_context(world.running(shops.world_port, down_seconds=self._down_seconds))
         self.place(ORDERS)
-        print("One picture of each shop kills the process that draws it, and one amount is no number.")
+        print("One picture of each shop kills the process that draws it, and one amount is not a number.")
         self.watch(until=self.is_noon)
         self.place(LATE_ORDERS)
         print("One picture of each shop takes its whole worker down, with kill -9.")
@@ -148,7 +148,7 @@ class Day:
         print("The Flask shop has the same three.")
         times = " and ".join(f"{self._shops.killed[site]} times" for site in SITES)
         print(f"The workers were killed {times}.")
-        print(f"{len(self._placed)} orders paid, confirmed and told; nothing lost, and what no retry can heal is kept.")
+        print(f"{len(self._placed)} orders paid, confirmed and sent; nothing lost, and what no retry can heal is kept.")
 
     def _dead(self):
         return [self._shops.dead_letters(site) for site in SITES]
@@ -197,7 +197,7 @@ class PlainDay(Day):
             what = f"{len(missing)} lost: {', '.join(missing)}" if missing else "none lost"
             print(f"  {task:<14} {len(self._placed) - len(missing):>2} done, {what}")
             lost |= {task} if missing else set()
-        print("What is lost was acknowledged before it ran. No queue has it; a line in a log is all that is left.")
+        print("Lost tasks were acknowledged before they ran. No queue has them; only a line in a log is left.")
         if queued or not lost >= LOST_BEFORE:
             raise BrokenPromise(f"plain Celery should lose of {LOST_BEFORE}; it lost of {lost}")
 

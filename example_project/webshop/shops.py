@@ -11,8 +11,8 @@ from pathlib import Path
 from kombu.connection import Connection
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.dead_letters import browse
-from celery_dlx_retry.broker.peek import counts
 from celery_dlx_retry.testing.sandbox import LOOPBACK, Sandbox, free_ports, listens
 from celery_dlx_retry.testing.worker_process import is_ready
 from celery_dlx_retry.topology.names import WorkQueue

@@ -35,12 +35,12 @@ def draw_thumbnail(order, picture):
 
 @shared_task(policy=Exponential(1, rules=[On(ValueError, DEAD)]))
 def book(order, amount):
-    """What somebody typed in is no number, and will be none tomorrow."""
+    """The customer typed an amount that is not a number, and a retry does not change that."""
     outside.book(order, int(amount))
 
 
 def fulfil(order, *, amount, picture):
-    """What is to be done about an order."""
+    """Send the tasks of an order."""
     charge.delay(order)
     send_receipt.delay(order)
     tell_partner.delay(order)

@@ -86,7 +86,7 @@ def test_without_a_broker_it_says_so_in_one_sentence():
     done = chaos("--broker", f"amqp://guest:guest@127.0.0.1:{port}//")
 
     assert done.returncode == 2
-    assert re.fullmatch(r"No RabbitMQ is available \(--broker .*\n", done.stderr)
+    assert re.fullmatch(r"No RabbitMQ is available \(--broker=.*\n", done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.wire import headers
 from celery_dlx_retry.wire.dead_record import DeadRecord, record_key, with_record
 from celery_dlx_retry.wire.headers import Failure, with_failure
+from celery_dlx_retry.wire.trace_header import TRACE
 from celery_dlx_retry.wire.unreadable import UNREADABLE
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +275,7 @@ def test_every_header_and_reason_is_on_its_page():
         value for name, value in vars(headers).items() if name.isupper() and name[0] != "_" and isinstance(value, str)
     }
 
-    assert described == record | others | {RULE_RETRIES, UNREADABLE}
+    assert described == record | others | {RULE_RETRIES, TRACE, UNREADABLE}
     assert set(re.findall(r"^\| `([a-z-]+)` \| [^|]+ \|$", text.partition("## Reasons")[2], re.MULTILINE)) == {
         str(reason) for reason in Reason
     }

@@ -133,7 +133,8 @@ def test_no_example_imports_an_internal_name(page):
     public = {
         *("celery_dlx_retry", "celery_dlx_retry.testing", "celery_dlx_retry.errors"),
         *("celery_dlx_retry.events", "celery_dlx_retry.signals", "celery_dlx_retry.contrib.prometheus"),
-        "celery_dlx_retry.contrib.prometheus_collector",
+        *("celery_dlx_retry.contrib.prometheus_collector", "celery_dlx_retry.contrib.opentelemetry"),
+        "celery_dlx_retry.contrib.sentry",
     }
     imported = [
         (node.module, alias.name)

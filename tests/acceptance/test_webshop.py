@@ -34,7 +34,7 @@ def before(broker):
 def test_every_order_gets_through_and_what_no_retry_heals_is_kept(finished):
     assert (finished.returncode, finished.stderr) == (0, "")
     told = finished.stdout
-    assert told.splitlines()[-1].startswith("10 orders paid, confirmed and told; nothing lost")
+    assert told.splitlines()[-1].startswith("10 orders paid, confirmed and sent; nothing lost")
     assert "webhook down for 6 s" in told
     assert "payments 10, mails 10, webhook 10, thumbnails 6, books 8 | waiting in the broker 0, dead letters 6" in told
     for reason in (r"failed\s+\S+\.book ", r"worker-lost\s+\S+\.draw_thumbnail ", r"crash-loop\s+\S+\.draw_thumbnail "):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import eventually
 
-from celery_dlx_retry.broker.declare import find
+from celery_dlx_retry.broker.find_drift import find
 from celery_dlx_retry.broker.management import management_of
 from celery_dlx_retry.broker.permission_probe import forbidden
 from celery_dlx_retry.broker.queue_status import states

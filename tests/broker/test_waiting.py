@@ -10,7 +10,8 @@ import pytest
 from amqp import Message as RawMessage
 from support import eventually, put, shown
 
-from celery_dlx_retry.broker.peek import counts, peek
+from celery_dlx_retry.broker.counts import counts
+from celery_dlx_retry.broker.peek import peek
 from celery_dlx_retry.broker.waiting import take, waiting
 from celery_dlx_retry.errors import Missing, QueueBusy, Unpublishable, Unroutable
 from celery_dlx_retry.topology.names import Lane

@@ -18,7 +18,7 @@ from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from support import eventually, put
 
-from celery_dlx_retry.broker.dead_letters import depth
+from celery_dlx_retry.broker.counts import depth
 from celery_dlx_retry.broker.declare import declare
 from celery_dlx_retry.errors import NoAnswer
 from celery_dlx_retry.testing.chaos import report as chaos_names

@@ -19,7 +19,8 @@ from pytest_celery import *  # noqa: F403 - its fixtures, for this folder; as a 
 from pytest_celery import CeleryWorkerContainer, RabbitMQContainer, RabbitMQTestBroker, RedisContainer, RedisTestBackend
 from pytest_docker_tools import build, container, fxtr, network, volume
 
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.counts import depth
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.settings import Settings
 from celery_dlx_retry.testing.container import new_mark
 from celery_dlx_retry.testing.guard import LABEL, start_guard

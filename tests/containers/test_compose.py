@@ -48,7 +48,7 @@ def test_the_shops_day_is_as_promised_in_containers(up):
     assert ended["StatusCode"] == 0, told
     assert "@rabbitmq:5672// (url)" in told, told
     assert "webhook down for 8 s" in told
-    assert told.splitlines()[-1].startswith("10 orders paid, confirmed and told; nothing lost")
+    assert told.splitlines()[-1].startswith("10 orders paid, confirmed and sent; nothing lost")
 
 
 def test_only_the_pages_of_rabbitmq_are_published_and_on_loopback_only(services, up):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_dlx_retry.testing.chaos.breaks import Broken, Ways, kills, outage, take_down
-from celery_dlx_retry.testing.chaos.command import Source, chaos
+from celery_dlx_retry.testing.chaos.command import chaos
 from celery_dlx_retry.testing.chaos.command import main as of_the_wheel
 from tests.provision.cluster import start_cluster
 from tests.provision.rabbitmq import ROOT, provide
@@ -49,10 +49,10 @@ class BreakClusterNode:
 def main(*, cluster: bool, **options: Any) -> None:
     """Break things while tasks run, and count what became of every one of them."""
     if not cluster:
-        chaos(Source(start=lambda say: provide(say=say)), **options)
+        chaos(lambda say: provide(say=say), **options)
     if options["url"] or options["queue_type"] == "classic":
         raise click.UsageError("--cluster starts its own nodes, with quorum queues.")
-    chaos(Source(start=_three_nodes, break_with=BreakClusterNode, queue_type="quorum"), **options)
+    chaos(_three_nodes, break_with=BreakClusterNode, default_queue_type="quorum", **options)
 
 
 def _three_nodes(say: Callable[[str], None]) -> Cluster:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from celery_dlx_retry.testing.local_node import PACKAGED, SYSTEM_PATH, LocalNode, started
@@ -13,6 +11,8 @@ from celery_dlx_retry.testing.local_node import find_scripts as find_local_scrip
 from celery_dlx_retry.testing.sandbox import LOOPBACK, WayFailed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery_dlx_retry.testing.sandbox import Account
 
 # A private mount namespace goes with the last process in it; `exec` all the way keeps the pid of the node.
@@ -61,6 +61,8 @@ class PrivateNode(LocalNode):
     def __init__(self, scripts: Path, *, root: Path | None = None, login: str = "") -> None:
         self._root = root
         super().__init__(scripts, login=login)
+        if root:
+            self._way, self._path = str(root), f"{scripts}:{SYSTEM_PATH}"
         self.tls_url = self.tls_management_url = ""
 
     def speak_tls(self, certificates: Path) -> None:
@@ -80,21 +82,12 @@ class PrivateNode(LocalNode):
         self.tls_url = f"amqps://{self.login}@{LOOPBACK}:{amqp_port}//"
         self.tls_management_url = f"https://{self.login}@{LOOPBACK}:{management_port}"
 
-    def _way(self) -> str:
-        return str(self._root) if self._root else super()._way()
-
-    def _folders(self) -> list[Path]:
-        return [Path(gettempdir())] if self._root else super()._folders()
-
     def _runs_as(self) -> Account | None:
         # Root enters the root filesystem, and chroot becomes the other user.
         return None if self._root else super()._runs_as()
 
     def _home(self) -> str:
         return "/mnt" if self._root else super()._home()
-
-    def _path(self) -> str:
-        return f"{self._scripts}:{SYSTEM_PATH}" if self._root else super()._path()
 
     def _command(self, program: str, *args: str) -> list[str]:
         if self._root is None:

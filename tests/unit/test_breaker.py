@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from support import shown
 
 from celery_dlx_retry.errors import InvalidDelay, InvalidPolicy
-from celery_dlx_retry.policy.breaker import Breaker, Circuit, Outcome, outcome_of
+from celery_dlx_retry.policy.breaker import Breaker
+from celery_dlx_retry.policy.circuit import Circuit, Outcome, outcome_of
 from celery_dlx_retry.policy.decision import Dead, LetFail, Wait
 from celery_dlx_retry.policy.reasons import Reason
 

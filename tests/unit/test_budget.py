@@ -14,7 +14,8 @@ from support import shown
 from celery_dlx_retry.app.per_process import own
 from celery_dlx_retry.errors import ConfigurationError, InvalidDelay, InvalidPolicy
 from celery_dlx_retry.policy.budget import Account, Budget, as_budget, over_budget
-from celery_dlx_retry.policy.decision import DEAD, LET_FAIL, Dead, Fixed, Wait, decide
+from celery_dlx_retry.policy.decision import Dead, Wait, decide
+from celery_dlx_retry.policy.policies import DEAD, LET_FAIL, Fixed
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.worker.process_budget import ProcessBudget
 

@@ -10,27 +10,22 @@ from hypothesis import strategies as st
 from support import shown
 
 from celery_dlx_retry.errors import DeadLetter, InvalidDelay, InvalidPolicy, RetryIn
-from celery_dlx_retry.policy.decision import (
+from celery_dlx_retry.policy.decision import Asked, Dead, LetFail, Wait, decide, decide_without_policy
+from celery_dlx_retry.policy.jitter import FullJitter, ProportionalJitter
+from celery_dlx_retry.policy.policies import (
     DEAD,
     LET_FAIL,
     MAX_DELAY_MS,
-    Asked,
     Custom,
-    Dead,
     Delays,
     Exponential,
     Fixed,
-    LetFail,
     Linear,
     On,
     Policy,
     Verdict,
-    Wait,
     as_policy,
-    decide,
-    decide_without_policy,
 )
-from celery_dlx_retry.policy.jitter import FullJitter, ProportionalJitter
 from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.policy.rule_retries import RuleRetry, rule_retries_of, with_rule_retry
 

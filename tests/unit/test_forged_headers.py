@@ -44,7 +44,7 @@ NOW_MS = 1_800_000_000_000
 NAMES = (
     *("task", "id", "retries", "eta", "expires", "timelimit", "group", "group_index", "argsrepr", "compression"),
     *("dlx-history", "dlx-first-failed-at", "dlx-crashes", "dlx-replays", "dlx-parked-at", "dlx-rule-retries"),
-    *("dlx-exchange", "dlx-routing-key", "dlx-rung-05", "dlx-original"),
+    *("dlx-exchange", "dlx-routing-key", "dlx-rung-05", "dlx-original", "dlx-trace"),
     *(
         "dlx-dead-reason",
         "dlx-dead-task",

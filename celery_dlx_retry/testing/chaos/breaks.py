@@ -34,7 +34,7 @@ class RestartFailed(DLXError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """What was done, and when; ``is_crash`` if the broker had no time to write down what it knew."""
+    """What was done, and when; ``is_crash`` if the broker had no time to write its data."""
 
     what: str
     at: float
@@ -59,7 +59,7 @@ def break_node(broker: RabbitMQ, chance: random.Random, *, ways: Ways) -> Break:
 
 
 def break_by_command(broker: RabbitMQ, command: str) -> Broken:
-    """Whatever the user says restarts his broker; it must answer again afterwards."""
+    """Run the user's command, which restarts a broker; the broker must answer again afterwards."""
     begin = time.time()
     try:
         done = subprocess.run(  # noqa: S603 - the user's own command
@@ -72,7 +72,7 @@ def break_by_command(broker: RabbitMQ, command: str) -> Broken:
         raise RestartFailed(command=command, problem=said[-1])
     if not wait_until(broker.answers, within=START_SECONDS):
         raise RestartFailed(command=command, problem=f"no answer within {START_SECONDS:.0f} s")
-    return Broken(what=command, at=begin, is_crash=True)  # who knows
+    return Broken(what=command, at=begin, is_crash=True)  # it may have been one
 
 
 def kills(ways: Ways) -> Iterator[bool]:
@@ -81,7 +81,7 @@ def kills(ways: Ways) -> Iterator[bool]:
 
 
 def take_down(broker: RabbitMQ, name: str, *, kill: bool) -> Broken:
-    """End it, one way or the other."""
+    """Kill the broker, or stop it cleanly."""
     begin = time.time()
     if kill:
         broker.kill()

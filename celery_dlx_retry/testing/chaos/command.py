@@ -9,27 +9,25 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
 
 import click
-from amqp.exceptions import AMQPError
-from kombu.exceptions import KombuError
 
+from celery_dlx_retry.broker.connection import BROKER_ERRORS
 from celery_dlx_retry.errors import DLXError, NoBroker
-from celery_dlx_retry.testing.broker import RabbitMQ
 from celery_dlx_retry.testing.chaos.breaks import Break, Ways, break_by_command, break_node
 from celery_dlx_retry.testing.chaos.report import Report, delete
 from celery_dlx_retry.testing.chaos.run import Plan, Pool, Run
-from celery_dlx_retry.testing.rabbitmq import provide
+from celery_dlx_retry.testing.rabbitmq import named, provide
 from celery_dlx_retry.testing.sandbox import WayFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_dlx_retry.settings import QueueType
+    from celery_dlx_retry.testing.broker import RabbitMQ
 
 
 INTERRUPTED = 130
@@ -61,25 +59,17 @@ LINE_SECONDS = 5.0
 @click.option("--seconds", type=click.FloatRange(min=1, max=604_800), default=600.0, help="No longer than this.")
 @click.option("--seed", type=int, help="Chooses tasks and breaks. [default: any]")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="A folder for records and logs.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, all else on the other.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; other lines on stderr.")
 def main(**options: Any) -> None:
-    """Break things while tasks run, and count what became of every one of them."""
-    chaos(Source(start=lambda say: provide(say=say)), **options)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a run without ``--broker`` gets its broker, and how the run breaks it."""
-
-    start: Callable[[Callable[[str], None]], RabbitMQ]
-    break_with: Callable[..., Break] = break_node
-    #: Of the work queue, unless the user says another one.
-    queue_type: QueueType = "classic"
+    """Break things while tasks run, and count how each task ended."""
+    chaos(lambda say: provide(say=say), **options)
 
 
 def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they are
-    source: Source,
+    start: Callable[[Callable[[str], None]], RabbitMQ],
     *,
+    break_with: Callable[..., Break] = break_node,
+    default_queue_type: QueueType = "classic",
     url: str | None,
     restarts: int,
     ways: Ways | None,
@@ -90,20 +80,20 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
     as_json: bool,
     **planned: Any,
 ) -> NoReturn:
-    """Run with these options and end the process."""
+    """Run with these options and end the process. ``start`` gets a broker, and ``break_with`` breaks it."""
     if restart_command and not url:
         raise click.UsageError("--restart-command is for a --broker of yours.")
     plan = Plan(
         restarts=0 if url and not restart_command else restarts,
-        queue_type=queue_type or source.queue_type,
+        queue_type=queue_type or default_queue_type,
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         **planned,
     )
-    # SIGTERM ends the run as tidily as Ctrl-C does.
+    # After SIGTERM the run cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     view = View(sys.stderr if as_json else sys.stdout)
     try:
-        with _given(url) if url else source.start(view.say) as broker:
+        with named(url, by="--broker") if url else start(view.say) as broker:
             view.say(f"RabbitMQ {broker.version} at {broker.shown_url} ({broker.origin}), seed {plan.seed}")
             break_broker: Break | None = None
             if restart_command:
@@ -111,7 +101,7 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
             elif broker.can_restart:
                 chance = random.Random(plan.seed)  # noqa: S311 - chaos is no secret
                 ways = ways or ("clean" if plan.lanes == "classic" else "both")
-                break_broker = source.break_with(broker, chance, ways=ways)
+                break_broker = break_with(broker, chance, ways=ways)
             if restarts and not plan.restarts:
                 view.say("Your broker is not restarted: --restart-command would say how.")
             sys.exit(_run(plan, broker, break_broker, view, keep=keep, as_json=as_json))
@@ -119,17 +109,10 @@ def chaos(  # noqa: PLR0913 - the options that are not part of the plan as they 
         _fail(exc, status=2)
     except DLXError as exc:
         _fail(exc, status=1)
-    except (AMQPError, KombuError, OSError) as exc:
+    except BROKER_ERRORS as exc:
         _fail(f"The broker cannot be reached: {exc}.", status=2)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def _given(url: str) -> RabbitMQ:
-    broker = RabbitMQ(url)
-    if problem := broker.problem():
-        raise NoBroker(tried=f"--broker {broker.shown_url} does not answer: {problem}")
-    return broker
 
 
 def _run(  # noqa: PLR0913 - what main has found out
@@ -167,17 +150,17 @@ class View:
         self._out, self._last = out, 0.0
 
     def progress(self, line: str) -> None:
-        """What is so now; only every few seconds."""
+        """Show a line that is only about this moment; at most one every few seconds."""
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             self.say(line)
 
     def say(self, line: str) -> None:
-        """What happened."""
+        """Show a line."""
         click.echo(line, file=self._out)
 
     def table(self, rows: Mapping[str, object]) -> None:
-        """Names and values, aligned."""
+        """Show names and values, aligned."""
         width = max(map(len, rows))
         for name, value in rows.items():
             self.say(f"{name:<{width}}  {value}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AMQPError
 from celery import Celery
-from kombu.exceptions import KombuError
 
+from celery_dlx_retry.broker.connection import BROKER_ERRORS, drop, open_connection
+from celery_dlx_retry.errors import Unreachable
 from celery_dlx_retry.testing.chaos import project as chaos_project
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 AGAIN_SECONDS = 0.3
 CONFIRM_SECONDS = 10
 
-#: How many of 1000 tasks are of which kind.
+#: The kinds of 1000 tasks.
 MIX = {
     "succeed": 380,
     "heal_by_policy": 130,
@@ -67,7 +66,7 @@ def jobs(count: int, chance: random.Random, *, pool: Pool = "prefork") -> Iterat
 
 
 class Sender(threading.Thread):
-    """Sends what it is allowed to send, in order."""
+    """Sends as many tasks as it is allowed to send, in order."""
 
     def __init__(self, load: list[Job], configuration: dict[str, Any]) -> None:
         super().__init__(name="sender", daemon=True)
@@ -99,7 +98,7 @@ class Sender(threading.Thread):
                 if self._is_stopped.is_set():
                     return
                 self._send(job)
-        except BaseException as exc:  # noqa: BLE001 - told to the main thread, which looks
+        except BaseException as exc:  # noqa: BLE001 - the main thread raises it
             self.problem = exc
         finally:
             self._drop()
@@ -120,8 +119,8 @@ class Sender(threading.Thread):
                     mandatory=True,
                     confirm_timeout=CONFIRM_SECONDS,
                 )
-            except (AMQPError, KombuError, OSError):
-                # It may be there and only its confirm be lost: sent again under the same id it is a duplicate at worst.
+            except (Unreachable, *BROKER_ERRORS):
+                # If only the confirm was lost, this makes a duplicate with the same id.
                 self.sent_again += is_in_doubt
                 self._drop()
                 self._is_stopped.wait(AGAIN_SECONDS)
@@ -131,11 +130,10 @@ class Sender(threading.Thread):
 
     def _connect(self) -> Any:
         connection = self._app.connection_for_write()
-        connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
+        open_connection(connection, timeout_ms=CONFIRM_SECONDS * 1000)
         return self._app.amqp.Producer(connection)
 
     def _drop(self) -> None:
         if self._producer is not None:
-            with suppress(AMQPError, KombuError, OSError):
-                self._producer.connection.collect()
+            drop(self._producer.connection)
             self._producer = None

@@ -1,10 +1,11 @@
-"""What the workers of a chaos run load: an app, and tasks that fail in every way there is, and keep records.
+"""What the workers of a chaos run load: an app, and tasks that fail in every possible way and write records.
 
-A record is one line in one file, written before and after the body: it outlives its process.
+A record is one line in one file, written before and after the body, so a killed process does not lose it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import Celery
 
 from celery_dlx_retry.broker.work_queues import dlx_queue
-from celery_dlx_retry.policy.decision import Delays, Exponential, Fixed
 from celery_dlx_retry.policy.jitter import FullJitter
+from celery_dlx_retry.policy.policies import Delays, Exponential, Fixed
 from celery_dlx_retry.testing.records import append_line
 from celery_dlx_retry.worker.task import DLXRetryTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PREFIX, BROKER, RECORDS = "CHAOS_PREFIX", "CHAOS_BROKER_URL", "CHAOS_RECORDS"
-QUEUE_TYPE, LANES, POOL = "CHAOS_QUEUE_TYPE", "CHAOS_LANES", "CHAOS_POOL"
+#: The variable from which a worker reads its part of the run, as JSON: ``configuration``, ``records`` and ``pool``.
+RUN = "CHAOS_RUN"
 LONGEST_BODY_SECONDS = 0.02
 
 
@@ -51,20 +52,14 @@ def queue_name(prefix: str) -> str:
     return f"{prefix}.work"
 
 
+run = json.loads(os.environ.get(RUN, "{}"))
 app = Celery("chaos", set_as_current=False)
-if PREFIX in os.environ:
-    app.conf.update(
-        configuration(
-            prefix=os.environ[PREFIX],
-            url=os.environ[BROKER],
-            queue_type=os.environ[QUEUE_TYPE],
-            lanes=os.environ[LANES],
-        )
-    )
+if run:
+    app.conf.update(configuration(**run["configuration"]))
 
 
 class Outage(Exception):
-    """Something that passes."""
+    """An error that goes away."""
 
 
 class Recorded(DLXRetryTask):
@@ -81,30 +76,30 @@ class Recorded(DLXRetryTask):
         return result
 
 
-def task(**options: Any) -> Callable[[Callable[..., None]], Any]:
+def chaotic(**options: Any) -> Callable[[Callable[..., None]], Any]:
     """Celery's decorator, with a type."""
     decorator: Callable[[Callable[..., None]], Any] = app.task(base=Recorded, shared=False, **options)
     return decorator
 
 
-@task()
+@chaotic()
 def succeed() -> None:
     """Nothing goes wrong."""
 
 
-@task(bind=True, policy=Exponential(0.1, factor=2, limit=1, retries=6))
+@chaotic(bind=True, policy=Exponential(0.1, factor=2, limit=1, retries=6))
 def heal_by_policy(self: Any, failures: int) -> None:
     """Announced delays."""
     fail_at_first(self, failures)
 
 
-@task(bind=True, policy=Fixed(0.8, retries=6, jitter=FullJitter()))
+@chaotic(bind=True, policy=Fixed(0.8, retries=6, jitter=FullJitter()))
 def heal_by_jitter(self: Any, failures: int) -> None:
-    """Delays that nobody can foresee."""
+    """Delays that the worker does not know in advance."""
     fail_at_first(self, failures)
 
 
-@task(bind=True, max_retries=None)
+@chaotic(bind=True, max_retries=None)
 def heal_by_retry(self: Any, failures: int, countdown: float) -> None:
     """Celery's own way to ask."""
     try:
@@ -114,59 +109,58 @@ def heal_by_retry(self: Any, failures: int, countdown: float) -> None:
 
 
 # With jitter, as is Celery's default.
-@task(bind=True, autoretry_for=(Outage,), max_retries=None, retry_backoff=1, retry_backoff_max=2)
+@chaotic(bind=True, autoretry_for=(Outage,), max_retries=None, retry_backoff=1, retry_backoff_max=2)
 def heal_by_autoretry(self: Any, failures: int) -> None:
     """Celery's other way."""
     fail_at_first(self, failures)
 
 
-@task(policy=Delays([0.1, 0.3]))
+@chaotic(policy=Delays([0.1, 0.3]))
 def exhaust() -> NoReturn:
     """Every retry is used up."""
     raise Outage("does not pass")
 
 
-@task()
+@chaotic()
 def fail() -> NoReturn:
     """No policy, no retry."""
     raise ValueError("wrong for ever")
 
 
-@task(bind=True)
+@chaotic(bind=True)
 def give_up(self: Any) -> None:
     """The task knows."""
     self.dead_letter("asked for")
 
 
-@task(bind=True)
+@chaotic(bind=True)
 def crash(self: Any) -> None:
-    """Takes its pool process along, as the kernel does when memory is short."""
+    """Kill the pool process, as the kernel does when memory is short."""
     if self.request.retries == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@task(bind=True, policy=Fixed(0.2), time_limit=1)
+@chaotic(bind=True, policy=Fixed(0.2), time_limit=1)
 def overrun(self: Any) -> None:
     """Runs into the hard time limit."""
     if self.request.retries == 0:
         time.sleep(60)  # noqa: TID251 - longer than it may
 
 
-def fail_at_first(run: Any, failures: int) -> None:
+def fail_at_first(task: Any, failures: int) -> None:
     """Fail so many times, and then no more."""
-    if run.request.retries < failures:
-        raise Outage(f"{run.request.retries + 1} of {failures}")
+    if task.request.retries < failures:
+        raise Outage(f"{task.request.retries + 1} of {failures}")
 
 
 def record(request: Any, event: str) -> None:
     """One line. With prefork the parent is the worker."""
-    is_prefork = os.environ.get(POOL, "prefork") == "prefork"
     line = {
         "id": request.id,
         "event": event,
         "attempt": request.retries + 1,
         "pid": os.getpid(),
-        "worker": os.getppid() if is_prefork else os.getpid(),
+        "worker": os.getppid() if run["pool"] == "prefork" else os.getpid(),
         "at": time.time(),
     }
-    append_line(os.environ[RECORDS], line)
+    append_line(run["records"], line)

@@ -126,11 +126,9 @@ class Records:
 
 
 def lanes_of(names: Names) -> set[str]:
-    """All that workers may use: the announced lanes, and every other that a delay could be rounded up to."""
-    settings = Settings()
-    return possible_wait_queues(
-        names, settings, [WorkQueue(name=queue_name(names.prefix))], context_of(app).exact_lanes
-    )
+    """Return the lanes that workers may use: the announced lanes, and every other lane of the grid."""
+    queues = [WorkQueue(name=queue_name(names.prefix))]
+    return possible_wait_queues(names, Settings(), queues, context_of(app).exact_lanes)
 
 
 def waiting(url: str, names: Names) -> set[str]:
@@ -163,7 +161,7 @@ def delete(url: str, names: Names, task_ids: Iterable[str]) -> None:
 
 
 class Report:
-    """The count of a run that is over, and what was done to get there."""
+    """The count of a run that is over, and what the run did."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._plan = run, run.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import signal
@@ -10,11 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from amqp.exceptions import AMQPError
 from kombu.connection import Connection
-from kombu.exceptions import KombuError
 
-from celery_dlx_retry.broker.dead_letters import browse, depth
+from celery_dlx_retry.broker.connection import BROKER_ERRORS
+from celery_dlx_retry.broker.dead_letters import browse
 from celery_dlx_retry.errors import DLXError, Missing
 from celery_dlx_retry.testing.chaos import project as chaos_project
 from celery_dlx_retry.testing.chaos.load import Job, Sender, jobs
@@ -35,14 +35,12 @@ if TYPE_CHECKING:
 Pool = Literal["prefork", "solo", "threads"]
 
 TICK_SECONDS = 0.1
-LOOK_SECONDS = 1.0
 LONGEST_GAP_SECONDS = 3.0  # between two breaks, at the mean
-QUIET_SECONDS = 3.0  # no lane of the mix is longer, but those after a crash, of two minutes,
-# and what a lane gave to a work queue that was going down: RabbitMQ gives it again after three, unless told otherwise.
+QUIET_SECONDS = 3.0  # only the lanes after a crash are longer: two minutes
+# What a lane gave to a work queue that was going down, RabbitMQ gives again after three minutes.
 LONGEST_WAIT_SECONDS = 200.0
 IDLE_WORKER_SECONDS = 15.0
 STOP_SECONDS = 30.0
-BROKER_ERRORS = (AMQPError, KombuError, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +71,7 @@ class WorkersEnd(DLXError):
 
 
 class Run:
-    """``go`` until every task is done or dead, or the time is up; then ``dead`` and ``records`` tell what became."""
+    """``go`` until every task is done or dead, or the time is up; ``dead`` and ``records`` then have the result."""
 
     def __init__(self, plan: Plan, url: str, break_broker: Break | None, view: View, *, keep: Path | None) -> None:
         self.plan, self.url = plan, url
@@ -84,17 +82,15 @@ class Run:
         self.queue = chaos_project.queue_name(self.prefix)
         self.load: list[Job] = list(jobs(plan.tasks, self._chance, pool=plan.pool))
         self._breaks = self._planned_breaks()
-        # Processes that go when we go, even if we are killed.
+        # Its processes end with this process, even if this one is killed.
         self._sandbox = Sandbox(self.prefix)
         self._folder = keep or self._sandbox.path
         self.records = Records(self._folder / "records.jsonl")
-        configuration = chaos_project.configuration(
-            prefix=self.prefix, url=url, queue_type=plan.queue_type, lanes=plan.lanes
-        )
-        self.sender = Sender(self.load, configuration)
+        self._configuration = {"prefix": self.prefix, "url": url, "queue_type": plan.queue_type, "lanes": plan.lanes}
+        self.sender = Sender(self.load, chaos_project.configuration(**self._configuration))
         self._threads = ThreadPoolExecutor(1)
         self._restart: Future[Broken] | None = None
-        self._dead_depth, self._looked_at, self._next_break_at = 0, 0.0, 0.0
+        self._next_break_at = 0.0
         self._started_at: dict[str, float] = {}
         self._lives: dict[str, float] = {}
         self.kills = self.restarts = self.ended = self.in_flight = 0
@@ -103,7 +99,7 @@ class Run:
         self.is_in_time = False
 
     def close(self) -> None:
-        """End every process; the broker may still be on its way up, and is waited for."""
+        """End every process, and wait for a broker that is starting."""
         self.sender.stop()
         self._threads.shutdown(cancel_futures=True)
         self._sandbox.close()
@@ -119,12 +115,12 @@ class Run:
             self._start_worker(f"worker{number}")
         self.is_in_time = self._until_settled(begin + self.plan.seconds)
         self.sender.stop()
-        self._threads.shutdown()  # the broker is to be up for the count
+        self._threads.shutdown()  # wait for a restart, because the count needs the broker
         self._stop_workers()
         self.seconds = time.monotonic() - begin
 
     def dead(self) -> list[End]:
-        """All that lies in the dead-letter queue or with the orphans."""
+        """Return the tasks in the dead-letter queue and with the orphans."""
         found: list[End] = []
         with Connection(self.url) as connection:
             connection.ensure_connection(max_retries=10)
@@ -132,7 +128,7 @@ class Run:
                 try:
                     letters = [letter.record for letter in browse(connection, queue)]
                     found += [End(it.task_id, it.died_at_ms / 1000, str(it.reason)) for it in letters]
-                except Missing:  # noqa: PERF203 - no worker ever stood
+                except Missing:  # noqa: PERF203 - no worker has started
                     continue
         return found
 
@@ -149,7 +145,10 @@ class Run:
                 self._breaks.pop()
                 self.sender.allow(self._released())
                 self._next_break_at = now + self._gap()
-            self._view.progress(self._progress())
+            self._view.progress(
+                f"sent {self.sender.sent} | runs {self.records.runs} | done {len(self.records.done_ids)} | "
+                f"kills {self.kills} | restarts {self.restarts}"
+            )
             if self._breaks or self._restart is not None or now - max(quiet_since, checked_at) < QUIET_SECONDS:
                 continue
             checked_at = now
@@ -158,20 +157,17 @@ class Run:
         return False
 
     def _is_settled(self) -> bool:
-        if self.sender.sent < self.plan.tasks or len(self.records.done_ids) + self._dead_depth < self.plan.tasks:
-            return False
         try:
-            ends = self.records.done_ids | {end.id for end in self.dead()}
+            ended = self.records.done_ids | {end.id for end in self.dead()}
         except BROKER_ERRORS:
             return False
-        return all(job.id in ends for job in self.load)
+        return ended.issuperset(job.id for job in self.load)
 
     # --- breaking ---
 
-    def _planned_breaks(self) -> list[Literal["kill", "restart"]]:
+    def _planned_breaks(self) -> list[str]:
         restarts = self.plan.restarts if self._break_broker else 0
-        breaks: list[Literal["kill", "restart"]] = ["kill" for _ in range(self.plan.kills)]
-        breaks += ["restart" for _ in range(restarts)]
+        breaks = [*["kill"] * self.plan.kills, *["restart"] * restarts]
         self._chance.shuffle(breaks)
         return breaks
 
@@ -186,8 +182,8 @@ class Run:
         left = len(self._breaks)
         return total * (planned - left) // planned - total * (planned - left - 1) // planned
 
-    def _break(self, what: Literal["kill", "restart"]) -> bool:
-        """Do it, or say that it cannot be done yet."""
+    def _break(self, what: str) -> bool:
+        """Kill a worker, or restart the broker; return False if that is not possible yet."""
         if what == "kill":
             return self._kill_some_worker()
         if self._restart is not None or self._break_broker is None:
@@ -211,7 +207,7 @@ class Run:
         return True
 
     def _may_be_killed(self, name: str) -> bool:
-        """After a while of work; to kill those that do nothing is no feat."""
+        """Return whether it has worked for a while: a kill must meet tasks."""
         now, since = time.time(), self.records.working_since.get(self._sandbox.pid(name) or 0)
         if since is None:
             return now - self._started_at[name] > IDLE_WORKER_SECONDS
@@ -239,7 +235,10 @@ class Run:
             "--without-heartbeat",
             f"--logfile={self._folder / name}.log",
         )
-        self._sandbox.spawn(name, command, self._environment())
+        records = str(self._folder / "records.jsonl")
+        run = {"configuration": self._configuration, "records": records, "pool": self.plan.pool}
+        environment = worker_environment({chaos_project.RUN: json.dumps(run), "PYTHONWARNINGS": "ignore"})
+        self._sandbox.spawn(name, command, environment)
         self._started_at[name] = time.time()
         self._lives[name] = self._gap()
         self._note(f"{name} started", pid=self._sandbox.pid(name))
@@ -263,39 +262,6 @@ class Run:
         for name in self._started_at:
             self._sandbox.terminate(name, within=STOP_SECONDS)
         self.records.read()
-
-    def _environment(self) -> dict[str, str]:
-        return worker_environment(
-            {
-                chaos_project.PREFIX: self.prefix,
-                chaos_project.BROKER: self.url,
-                chaos_project.QUEUE_TYPE: self.plan.queue_type,
-                chaos_project.LANES: self.plan.lanes,
-                chaos_project.POOL: self.plan.pool,
-                chaos_project.RECORDS: str(self._folder / "records.jsonl"),
-                "PYTHONWARNINGS": "ignore",
-            }
-        )
-
-    # --- looking ---
-
-    def _progress(self) -> str:
-        if time.monotonic() - self._looked_at > LOOK_SECONDS:
-            self._looked_at = time.monotonic()
-            self._dead_depth = self._depth(self.names.dead_letters(self.queue), default=self._dead_depth)
-        return (
-            f"sent {self.sender.sent} | runs {self.records.runs} | done {len(self.records.done_ids)} | "
-            f"dead {self._dead_depth} | kills {self.kills} | restarts {self.restarts}"
-        )
-
-    def _depth(self, queue: str, *, default: int) -> int:
-        """Messages ready in a queue; a passive declare asks and changes nothing."""
-        try:
-            with Connection(self.url, connect_timeout=2) as connection:
-                connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
-                return depth(connection, queue) or default
-        except BROKER_ERRORS:
-            return default
 
     def _note(self, what: str, **facts: object) -> None:
         append_line(self._folder / "events.jsonl", {"at": time.time(), "what": what, **facts})
