@@ -108,7 +108,7 @@ def record_of(headers: Mapping[str, Any]) -> DeadRecord | None:
         return by_broker
     if _is_death_unreadable(headers):
         return None
-    values = {it.name: headers[record_key(it.name)] for it in fields(DeadRecord) if record_key(it.name) in headers}
+    values = {name: headers[key] for name, key in _KEYS.items() if key in headers}
     if values.keys() >= {"reason", "queue"}:  # a full frame has room for these two only
         values = {**_celery_facts(headers, queue=values["queue"]), **values}
     try:
@@ -172,9 +172,13 @@ def _celery_facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
 
 def _is_sound(record: DeadRecord) -> bool:
     numbers = is_count(record.attempts) and is_time_ms(record.died_at_ms)
-    return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
+    return numbers and all(isinstance(getattr(record, name), str) for name in _KEYS if name not in _NUMBERS)
 
 
 def record_key(name: str) -> str:
     """Return the name of the header that holds this field of the record."""
     return _RECORD + _WIRE_NAMES.get(name, name).replace("_", "-")
+
+
+# Long queues have many letters: this is made once.
+_KEYS = {field.name: record_key(field.name) for field in fields(DeadRecord)}
