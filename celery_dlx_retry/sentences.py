@@ -29,6 +29,11 @@ def brief(value: object, write: Callable[[object], str] = repr) -> str:
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 lane``, ``2 lanes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def written(sentence: str, facts: dict[str, Any]) -> str:
     """Return the sentence with the facts in it."""
     try:

@@ -78,12 +78,17 @@ class Settings:
     #: How many messages may wait in each lane; a retry that the lane refuses is over budget. None: no limit.
     max_waiting: int | None = None
 
+    #: Findings of `celery dlx doctor` that are known: codes, or a code, a colon and a part of the fact.
+    doctor_accept: tuple[str, ...] = ()
+
     #: True: a broker that is not RabbitMQ is an error. False: Celery's own retries are used there, with one warning.
     require_rabbitmq: bool = False
 
     def __post_init__(self) -> None:
         if self.budget is not None:
             object.__setattr__(self, "budget", _budget(self.budget))
+        if isinstance(self.doctor_accept, list):
+            object.__setattr__(self, "doctor_accept", tuple(self.doctor_accept))
         for name, is_right, wanted in self._checks():
             if not is_right:
                 setting = f"dlx_{name.removesuffix('_ms')}"
@@ -95,6 +100,10 @@ class Settings:
         yield "queue_type", self.queue_type in ("classic", "quorum"), '"classic" or "quorum"'
         yield "dead_letter_queue", _is_pattern(self.dead_letter_queue), _A_PATTERN
         yield "grid", is_number(self.grid) and 1.01 <= self.grid <= 2, "a number from 1.01 to 2"  # noqa: PLR2004
+        is_right = isinstance(self.doctor_accept, tuple) and all(
+            isinstance(it, str) and it for it in self.doctor_accept
+        )
+        yield "doctor_accept", is_right, 'a list of codes, such as ["shared-prefix", "no-consumer:orders"]'
         yield "crash_limit", is_count(self.crash_limit) and self.crash_limit >= 1, "a whole number from 1 on"
         for name, most in (("max_waiting", _MOST_WAITING), ("bulkheads", _MOST_BULKHEADS)):
             value = getattr(self, name)

@@ -1,8 +1,8 @@
-"""Draw the terminal pictures of the README: docs/pictures/status.svg and docs/pictures/groups.svg, from a real run.
+"""Draw the terminal pictures of the README and of docs/commands.md, such as docs/pictures/status.svg, from a real run.
 
     python docs/terminal.py  # or, with all other sessions: make transcripts
 
-Starts a RabbitMQ and a worker of a small shop, sends tasks that fail, and records what two commands print.
+Starts a RabbitMQ and a worker of a small shop, sends tasks that fail, and records what some commands print.
 """
 
 from __future__ import annotations
@@ -27,8 +27,14 @@ from rich.text import Text
 from tests.provision import provide
 
 PICTURES = Path(__file__).parent / "pictures"
-COMMANDS = {"status": "celery -A shop dlx status", "groups": "celery -A shop dlx dead groups"}
-WIDTH = 146
+COMMANDS = {
+    "status": "celery -A shop dlx status",
+    "groups": "celery -A shop dlx dead groups",
+    # When the worker has stopped:
+    "top": "celery -A shop dlx",
+    "top_wide": "celery -A shop dlx top --lanes",
+}
+WIDTHS = {"status": 146, "groups": 146, "top": 80, "top_wide": 160}
 SENT = {"charge": 3, "invoice": 2, "refund": 1}
 SHOP = """\
 import os
@@ -85,7 +91,6 @@ def recorded(*, url: str, management_url: str, folder: Path) -> dict[str, str]:
         **os.environ,
         "SHOP_BROKER_URL": url,
         "DLX_MANAGEMENT_URL": management_url,
-        "COLUMNS": str(WIDTH),
         "TERM": "xterm-256color",
         "C_FORCE_ROOT": "1",
     }
@@ -96,19 +101,22 @@ def recorded(*, url: str, management_url: str, folder: Path) -> dict[str, str]:
         )  # fmt: skip
     try:
         _send(url)
-        while not _is_complete(shown := _run(COMMANDS["status"], folder, environment)):
+        while not _is_complete(shown := _run("status", folder, environment)):
             if worker.poll() is not None:
                 raise ChildProcessError((folder / "worker.log").read_text())
             time.sleep(0.2)  # noqa: TID251 - until all tasks have failed and the HTTP API has counted
-        return {"status": shown, "groups": _run(COMMANDS["groups"], folder, environment)}
+        session = {"status": shown, "groups": _run("groups", folder, environment)}
     finally:
         worker.terminate()
         worker.wait(20)
+    while "No worker consumes" not in (shown := _run("top", folder, environment)):
+        time.sleep(0.2)  # noqa: TID251 - until the broker has noticed
+    return {**session, "top": shown, "top_wide": _run("top_wide", folder, environment)}
 
 
 def drawn(command: str, shown: str, *, name: str) -> str:
     """Return the SVG of a terminal with the command and its output."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    console = Console(record=True, width=WIDTHS[name], file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ {command}", style="bold green"))
     for line in shown.splitlines():
         console.print(Text.from_ansi(line), soft_wrap=True)
@@ -147,11 +155,11 @@ def _send(url: str) -> None:
     sender.close()
 
 
-def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
+def _run(name: str, folder: Path, environment: dict[str, str]) -> str:
     ours, theirs = pty.openpty()
     with subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", *shlex.split(command)],
-        cwd=folder, env=environment, stdout=theirs, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", *shlex.split(COMMANDS[name])],
+        cwd=folder, env={**environment, "COLUMNS": str(WIDTHS[name])}, stdout=theirs, stderr=subprocess.DEVNULL,
     ):  # fmt: skip
         os.close(theirs)
         shown = b""

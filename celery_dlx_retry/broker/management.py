@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from kombu.connection import Connection
 
+    from celery_dlx_retry.topology.management_answers import Node
     from celery_dlx_retry.topology.specs import BindingSpec
 
 
@@ -63,6 +65,16 @@ class Management:
         """Return every queue of the virtual host by its name; counts are some seconds old."""
         return self._ask(f"/queues/{self._vhost}", api_answers.queues, columns=api_answers.QUEUE_COLUMNS)
 
+    def published(self, *, minutes: int) -> dict[str, int]:
+        """Return how many messages were published to each queue within so many minutes, as far as RabbitMQ counts."""
+        columns = ("name", "message_stats.publish_details.samples")
+        window = {"msg_rates_age": 60 * minutes, "msg_rates_incr": 60}
+        return self._ask(f"/queues/{self._vhost}", api_answers.published, columns=columns, more=window)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the cluster; none if this user may not see them."""
+        return self._ask("/nodes", api_answers.nodes, columns=api_answers.NODE_COLUMNS, if_refused=())
+
     def bindings(self) -> set[BindingSpec]:
         """Return all bindings of queues to exchanges."""
         return self._ask(f"/bindings/{self._vhost}", api_answers.bindings, columns=api_answers.BINDING_COLUMNS)
@@ -84,11 +96,12 @@ class Management:
         read: Callable[[Any], T],
         *,
         columns: Sequence[str] = (),
+        more: Mapping[str, int] = MappingProxyType({}),
         if_refused: T | None = None,
     ) -> T:
         """Return what ``read`` makes of the answer. Every problem raises NoManagement, with a text of ours."""
         seconds = _FIRST_SECONDS if read is api_answers.version else _SECONDS
-        query = f"?{urlencode({'columns': ','.join(columns)})}" if columns else ""
+        query = f"?{urlencode({'columns': ','.join(columns), **more})}" if columns else ""
         target = f"{self._parts.path}/api{path}{query}"
         port = self._parts.port or _DEFAULT_PORTS[self._parts.scheme]
         host = self._parts.hostname or ""

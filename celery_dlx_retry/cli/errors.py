@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import select
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _CHANGED = "celery_dlx_retry.changed"
+# Both end a process by default, without its `finally` blocks. Windows has no SIGHUP.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextmanager
@@ -101,6 +105,24 @@ class CommandGroup(click.Group):
 def changes_something() -> None:
     """Call this before the first change: from now on an early end is exit code 1."""
     click.get_current_context().meta[_CHANGED] = True
+
+
+@contextmanager
+def ended_by_exceptions() -> Iterator[None]:
+    """Let a signal that ends the process raise SystemExit instead; one that is ignored or handled stays so."""
+
+    def end(number: int, _frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    replaced = [each for each in _ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
+    for each in replaced:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in replaced:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _is_output_closed() -> bool:

@@ -11,7 +11,7 @@ import click
 
 from celery_dlx_retry.cli.context import DAY_SECONDS, Seconds, app_of, management_option, queues_option
 from celery_dlx_retry.cli.output import echo
-from celery_dlx_retry.operations.app_queues import consumed_queues
+from celery_dlx_retry.operations.app_queues import work_queues_of
 from celery_dlx_retry.values.broker_urls import bracketed
 
 _LAST_PORT = 65_535
@@ -62,7 +62,7 @@ def exporter(  # noqa: PLR0913 - one per option
     client, collectors = _prometheus()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with app_of(ctx) as app:
-        consumed_queues(app, queue_names or ())  # a wrong name or another broker is an error now, not at each scrape
+        work_queues_of(app, queue_names or ())  # a wrong name or another broker is an error now, not at each scrape
         registry = client.CollectorRegistry()
         collector = collectors.DLXCollector(
             app,

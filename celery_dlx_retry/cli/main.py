@@ -9,13 +9,14 @@ from celery.bin.base import CeleryOption
 from celery.bin.beat import beat
 from celery.bin.worker import worker
 
-from celery_dlx_retry.cli.context import Seconds
+from celery_dlx_retry.cli.context import Seconds, is_app_named
 from celery_dlx_retry.cli.dead.changing import edit_dead, import_dead, purge_dead
 from celery_dlx_retry.cli.dead.reading import export_dead, group_dead, list_dead, show_dead
 from celery_dlx_retry.cli.dead.replaying import replay_dead
 from celery_dlx_retry.cli.errors import CommandGroup, without_traceback
 from celery_dlx_retry.cli.exporter import exporter
-from celery_dlx_retry.cli.status import status, waiting, watch
+from celery_dlx_retry.cli.status import status, waiting
+from celery_dlx_retry.cli.top import top, watch
 from celery_dlx_retry.cli.topology import check, declare, doctor, permissions, plan, policy, prune
 from celery_dlx_retry.policy.policies import MAX_DELAY_MS
 from celery_dlx_retry.version import __version__
@@ -58,10 +59,17 @@ _FLAGS = (
 )
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.version_option(__version__, message="%(version)s", help="Print the version of celery-dlx-retry.")
-def dlx() -> None:
-    """See and repair what DLXRetryTask keeps in the broker."""
+@click.pass_context
+def dlx(ctx: click.Context) -> None:
+    """See and repair what DLXRetryTask keeps in the broker; without a command, show `top`."""
+    if ctx.invoked_subcommand is None:
+        if not is_app_named():
+            click.echo(ctx.get_help())
+            return
+        with top.make_context("top", [], parent=ctx) as alone:
+            top.invoke(alone)
 
 
 dead = click.Group(
@@ -69,7 +77,7 @@ dead = click.Group(
     [list_dead, group_dead, show_dead, replay_dead, edit_dead, purge_dead, export_dead, import_dead],
     help="Dead letters: see, understand, repair.",
 )
-for command in (dead, waiting, status, watch, exporter, doctor, plan, check, declare, permissions, policy, prune):
+for command in (top, watch, dead, waiting, status, exporter, doctor, plan, check, declare, permissions, policy, prune):
     dlx.add_command(command)
 worker.params.extend(_FLAGS)
 for each in (worker, beat):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ printable = escaping.printable
 
 # The least width of a column whose cells rich may wrap.
 _NARROW = 12
+_ERASE = "\r\x1b[2K"
+_BAR_SECONDS = 0.1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -33,6 +36,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 def echo(line: str = "", *, err: bool = False) -> None:
     """Print one line; write newlines and control characters as escapes."""
+    _Bar.clear()
     click.echo(printable(line), err=err)
 
 
@@ -43,23 +47,35 @@ def confirm(question: str) -> None:
 
 def json_line(facts: Mapping[str, Any]) -> None:
     """Print one object of ``--json``: strict JSON in ASCII."""
+    _Bar.clear()
     click.echo(escaping.json_text(facts))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    whole: Collection[str] = (),
+    drop: Iterable[str] = (),
+) -> None:
     """Print rows under these columns; an empty cell is a dash.
 
     The cells of a ``whole`` column, for example ids that a user copies, are never wrapped. On a terminal that is too
-    narrow for them, each row is a block of lines.
+    narrow, the columns in ``drop`` go, the first one first, until no cell is wrapped. If it is still too narrow for the
+    ``whole`` columns, each row is a block of lines.
     """
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415 - an extra
 
         console, cells = Console(), list(_cells(rows))
+        for name in drop:
+            if console.width < _least_width(columns, cells, columns):
+                place = columns.index(name)
+                columns, *cells = ([*row[:place], *row[place + 1 :]] for row in (columns, *cells))
         if whole and console.width < _least_width(columns, cells, whole):
             _blocks(columns, cells)
         else:
-            console.print(rich_table(columns, cells, whole=whole))
+            console.print(_rich_table(columns, cells, whole))
     elif sys.stdout.isatty():
         cells = list(_cells(rows))
         lines = _padded([columns, *cells])
@@ -86,25 +102,16 @@ def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def rich_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", whole: Collection[str] = ()
-) -> Any:
-    """Return a table for rich; `watch` draws it again and again."""
+def _rich_table(columns: Sequence[str], cells: Iterable[Sequence[str]], whole: Collection[str]) -> Any:
     from rich.table import Table  # noqa: PLC0415 - an extra
+    from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(title=rich_text(title) if title else None, title_justify="left", header_style="bold")
+    drawn = Table(header_style="bold")
     for column in columns:
         drawn.add_column(column, overflow="fold", no_wrap=column in whole)
-    for row in _cells(rows):
-        drawn.add_row(*map(rich_text, row))
+    for row in cells:
+        drawn.add_row(*map(Text, row))  # rich reads a str as markup: ``[red]`` in an error would colour it
     return drawn
-
-
-def rich_text(text: str) -> Any:
-    """Return a text for rich. It reads a str as markup: ``[red]`` in an error would colour it."""
-    from rich.text import Text  # noqa: PLC0415 - an extra
-
-    return Text(printable(text))
 
 
 def _least_width(columns: Sequence[str], cells: Sequence[Sequence[str]], whole: Collection[str]) -> int:
@@ -123,16 +130,38 @@ def _cells(rows: Iterable[Sequence[object]]) -> Iterator[list[str]]:
 
 @contextmanager
 def monitored(what: str) -> Iterator[Monitor]:
-    """Yield the monitor of an operation: a bar on a terminal, nothing elsewhere."""
-    if not is_terminal():
+    """Yield the monitor of an operation: a line with its progress on a terminal, nothing elsewhere."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield NO_MONITOR
         return
-    from rich.console import Console  # noqa: PLC0415 - an extra
-    from rich.progress import Progress  # noqa: PLC0415
+    try:
+        yield Monitor(progress=_Bar(what).show)
+    finally:
+        _Bar.clear()
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield Monitor(progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+class _Bar:
+    """The last line of the terminal while an operation runs. Each line that is printed takes its place first."""
+
+    _is_shown = False
+
+    def __init__(self, what: str) -> None:
+        self._what, self._next = what, 0.0
+
+    def show(self, done: int, total: int) -> None:
+        """Write how far the operation is, at most ten times per second."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _BAR_SECONDS
+            percent = f", {100 * done // total} %" if total else ""
+            click.echo(f"{_ERASE}{self._what}: {done} of {total}{percent}", err=True, nl=False)
+            _Bar._is_shown = True
+
+    @classmethod
+    def clear(cls) -> None:
+        """Erase the line, if it is shown."""
+        if cls._is_shown:
+            click.echo(_ERASE, err=True, nl=False)
+            cls._is_shown = False
 
 
 def is_terminal() -> bool:
@@ -140,9 +169,10 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and find_spec("rich") is not None
 
 
-def counted(number: int, noun: str) -> str:
-    """Return ``1 lane``, ``2 lanes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def most_of(counts: Mapping[str, int]) -> str:
+    """Return the most frequent name, and how many others there are: ``shop.charge +2``."""
+    names = sorted(counts, key=lambda name: (-counts[name], name))
+    return f"{names[0] or '-'} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
 def seconds(delay_ms: int) -> str:

@@ -1,18 +1,14 @@
-"""``celery dlx status``, ``watch`` and ``waiting``: what runs, waits or is dead, and when the next task comes back."""
+"""``celery dlx status`` and ``waiting``: what runs, waits or is dead, and when the next task comes back."""
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from celery_dlx_retry.cli.context import (
     COUNT,
-    DAY_SECONDS,
-    Seconds,
     management_option,
     note,
     of_queues,
@@ -25,23 +21,20 @@ from celery_dlx_retry.cli.context import (
 from celery_dlx_retry.cli.errors import changes_something
 from celery_dlx_retry.cli.output import (
     confirm,
-    counted,
     echo,
-    is_terminal,
     json_line,
     json_option,
     monitored,
-    rich_table,
-    rich_text,
     seconds,
     table,
     time_of,
     yes_option,
 )
 from celery_dlx_retry.operations.monitor import Monitor, Notice, WaitingTaskMoved
-from celery_dlx_retry.operations.status import Status, StatusReader, read_status
+from celery_dlx_retry.operations.status import Status, read_status
 from celery_dlx_retry.operations.waiting import MovedTasks, cancel_waiting, count_waiting, run_waiting
 from celery_dlx_retry.operations.waiting import list_waiting as read_waiting
+from celery_dlx_retry.sentences import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -83,55 +76,6 @@ def status(ctx: click.Context, open_session: OpenSession, *, everything: bool, a
         ctx.exit(1)
 
 
-@click.command()
-@of_queues
-@_all_option
-@click.option(
-    "--interval",
-    type=Seconds(min=0.1, max=DAY_SECONDS),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two updates.",
-)
-@json_option
-def watch(_: click.Context, open_session: OpenSession, *, everything: bool, interval: float, as_json: bool) -> None:
-    """Show the status again and again, until Ctrl-C. It goes on while the broker is down."""
-    with ExitStack() as stack:
-        live = None if as_json or not is_terminal() else _live(stack)
-        try:
-            while True:
-                try:
-                    with open_session() as session:
-                        reader = StatusReader(session)
-                        while True:
-                            _show(reader.read(), live, everything=everything, as_json=as_json)
-                            _wait(interval)
-                except click.UsageError:  # noqa: PERF203 - the loop goes on after an error
-                    raise
-                except click.ClickException as problem:
-                    if live is None:
-                        echo(problem.format_message(), err=True)
-                    else:
-                        live.update(rich_text(problem.format_message()), refresh=True)
-                    _wait(interval)
-        except KeyboardInterrupt:
-            return
-
-
-def _show(found: Status, live: Any, *, everything: bool, as_json: bool) -> None:
-    """Print one status of many, or draw it again on a terminal."""
-    shown = found.queues if everything else found.busy
-    if as_json:
-        for state in shown:
-            json_line({**asdict(state), "at_ms": found.read_at_ms})
-    elif live is None:
-        table(_COLUMNS, _rows(shown), whole=_NAMES)
-        echo(_summary(found))
-    else:
-        live.update(rich_table(_COLUMNS, _rows(shown), title=_summary(found), whole=_NAMES), refresh=True)
-
-
 def _rows(shown: Iterable[QueueState]) -> list[tuple[object, ...]]:
     return [
         (
@@ -163,16 +107,6 @@ def _summary(found: Status) -> str:
 
 def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _live(stack: ExitStack) -> Any:
-    from rich.live import Live  # noqa: PLC0415 - an extra
-
-    return stack.enter_context(Live(auto_refresh=False))
-
-
-def _wait(interval: float) -> None:
-    time.sleep(interval)  # noqa: TID251 - the interval that the user chose
 
 
 @click.group(invoke_without_command=True)

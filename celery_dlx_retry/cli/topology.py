@@ -23,13 +23,14 @@ from celery_dlx_retry.cli.context import (
     session_options,
 )
 from celery_dlx_retry.cli.errors import changes_something
-from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, monitored, table, yes_option
+from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, monitored, table, yes_option
 from celery_dlx_retry.operations.diagnose import Diagnosis, diagnose
 from celery_dlx_retry.operations.monitor import Monitor
 from celery_dlx_retry.operations.permissions import ROLES, list_permissions
 from celery_dlx_retry.operations.prune import COUNT_SECONDS, PrunedLane, plan_prune
 from celery_dlx_retry.operations.prune import prune as prune_lanes
 from celery_dlx_retry.operations.topology import Plan, check_topology, declare_topology, find_policies, make_plan
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.topology import render
 from celery_dlx_retry.topology.rabbitmq_policies import DeadLetterPolicy
 
@@ -51,7 +52,6 @@ _EVERY_QUEUE = (
     "#   Celery sends tasks to amq.default, so this user can send to every queue of the virtual host. "
     "docs/brokers.md says how to avoid it."
 )
-_NOT_COUNTED = "; lanes that tasks announce stay, and are not counted (--all)"
 
 
 @click.command()
@@ -190,11 +190,9 @@ def prune(
     result = "would go" if dry_run else "deleted"
     table(("lane", "result"), [(it.lane, f"kept: {it.reason}" if it.reason else result) for it in lanes])
     gone = sum(not it.reason for it in lanes)
-    kept = counted(planned.kept + len(planned.empty) - gone, "lane")
-    echo(
-        f"{counted(gone, 'empty lane')} {result}; {kept} kept (not empty, in use, or not counted yet)"
-        f"{'' if everything else _NOT_COUNTED}"
-    )
+    reasons = Counter(it.reason for it in lanes if it.reason) + Counter(planned.reasons)
+    why = ", ".join(f"{count} because {reason}" for reason, count in sorted(reasons.items()))
+    echo(f"{counted(gone, 'empty lane')} {result}; {counted(reasons.total(), 'lane')} kept{': ' * bool(why)}{why}")
 
 
 def _numbers(made: Plan) -> str:
@@ -233,12 +231,19 @@ def permissions(
 @click.command()
 @queues_option
 @management_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="warning",
+    show_default=True,
+    help="End with exit code 1 for findings of this severity, or a worse one.",
+)
 @json_option
 @click.pass_context
 def doctor(
-    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, *, as_json: bool
+    ctx: click.Context, queue_names: tuple[str, ...] | None, management_url: str | None, fail_on: str, *, as_json: bool
 ) -> None:
-    """Find what loses, loops or blocks; nothing is changed. Exit code 1 unless all findings are information."""
+    """Find what loses, loops or blocks; nothing is changed. Exit code 1 if there is a new error or warning."""
     with app_of(ctx) as app, monitored("Examining") as monitor:
         found = diagnose(app, queues=queue_names or (), management_url=management_url, monitor=monitor)
     if as_json:
@@ -247,19 +252,23 @@ def doctor(
     elif found.findings:
         table(
             ("severity", "code", "fact", "consequence", "cure"),
-            [(it.severity, it.code, it.fact, it.consequence, it.cure) for it in found.findings],
+            [
+                ("accepted" if it.accepted else it.severity, it.code, it.fact, it.consequence, it.cure)
+                for it in found.findings
+            ],
         )
     if not as_json:
         echo(_summary(found))
-    if found.grave:
+    if any(it.severity in {fail_on, "error"} for it in found.grave):
         ctx.exit(1)
 
 
 def _summary(found: Diagnosis) -> str:
-    count = Counter(finding.severity for finding in found.findings)
+    count = Counter(finding.severity for finding in found.findings if not finding.accepted)
+    accepted = sum(finding.accepted for finding in found.findings)
     grave = len(found.grave)
     bites = f"{counted(grave, 'finding')} that {'bites' if grave == 1 else 'bite'}" if grave else "Nothing that bites"
     return (
         f"{bites}: {counted(count['error'], 'error')}, {counted(count['warning'], 'warning')}; "
-        f"{count['info']} for information."
+        f"{count['info']} for information{f'; {accepted} accepted' if accepted else ''}."
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celery_dlx_retry.deadletters.letter import DeadMessage
+
+
+_GROUP = re.compile(r"[0-9a-f]{8}")
+_CLASS = re.compile(r"[\w*?\[\]!-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,20 @@ class LetterFilter:
     def is_empty(self) -> bool:
         """Return whether it matches every letter."""
         return all(getattr(self, field.name) == field.default for field in fields(self))
+
+    @property
+    def impossible(self) -> str:
+        """Say why no letter can match; empty if one can."""
+        for group in self.groups:
+            if not _GROUP.fullmatch(group):
+                return f"{group!r:.80} is not the id of a group, which has eight digits from 0 to f"
+        for name in self.exceptions:
+            if not _CLASS.fullmatch(name):
+                return f"{name!r:.80} is not the name of a class: give it without its module and text, as in KeyError"
+        before_ms, after_ms = self.died_before_ms, self.died_after_ms
+        if before_ms is not None and after_ms is not None and before_ms <= after_ms:
+            return "no letter died before the one time and after the other"
+        return ""
 
     @property
     def told(self) -> str:

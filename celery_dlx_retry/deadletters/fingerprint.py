@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
     from celery_dlx_retry.wire.dead_record import DeadRecord
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"\n]*)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
-# Paths of installed packages, of this package, and of the standard library: …/lib/python3.x/.
-_INSTALLED = re.compile(
-    r"[/\\](?:celery_dlx_retry|site-packages|dist-packages|[Ll]ib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]"
+# Ours, Celery's and those of its libraries, installed or as a checkout.
+_FRAMEWORK = re.compile(
+    r"[/\\](?:celery_dlx_retry|billiard|kombu|(?:site|dist)-packages[/\\](?:celery|amqp|vine))[/\\]"
+    r"|[/\\]celery[/\\](?:app[/\\](?:autoretry|task|trace)|(?:concurrency|worker)[/\\]\w+)\.py$"
 )
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+# The standard library: …/lib/python3.x/, python3xx.zip and frozen modules.
+_PYTHON = re.compile(r"[/\\][Ll]ib[/\\]python\d[\d.]*[/\\]|^<|[/\\]python\d[\d.]*\.zip[/\\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +39,21 @@ class Fingerprint:
 
 
 def fingerprint(record: DeadRecord) -> Fingerprint:
-    """Return the fingerprint of a dead letter; without a traceback (killed, timed out) its task replaces the frame."""
+    """Return the fingerprint of a dead letter.
+
+    Without a frame of the application (killed, timed out, crash loop, unknown task) its task is the place.
+    """
     return Fingerprint(error=record.error_type or str(record.reason), where=_frame(record.traceback) or record.task)
 
 
+@lru_cache(maxsize=64)  # many letters have the same traceback
 def _frame(traceback: str) -> str:
-    frames = list(_FRAME.finditer(traceback))
-    ours = [frame for frame in frames if not _INSTALLED.search(frame["path"])]
-    if not frames:
+    frames = [it for it in _FRAME.finditer(traceback) if not _FRAMEWORK.search(it["path"])]
+    installed = [it for it in frames if _INSTALLED.search(it["path"])]
+    own = [it for it in frames if it not in installed and not _PYTHON.search(it["path"])]
+    if not (own or installed):
         return ""
-    innermost = (ours or frames)[-1]
+    innermost = (own or installed)[-1]
     # Only the last two parts of the path: the rest differs between hosts and releases.
     path = PurePosixPath(innermost["path"].replace("\\", "/"))
     return f"{'/'.join(path.parts[-2:]).lstrip('/')}:{innermost['function'].strip()}"

@@ -166,7 +166,8 @@ def _classic_lanes(facts: Facts) -> Iterator[str]:
 @warning(
     "nothing-of-ours",
     consequence="Retries wait in the workers, and tasks that fail are lost.",
-    cure='Add base=DLXRetryTask to a task, or Celery(task_cls="celery_dlx_retry:DLXRetryTask").',
+    cure='Add base=DLXRetryTask to a task, or Celery(task_cls="celery_dlx_retry:DLXRetryTask"); '
+    "if the app has a task class, derive it from DLXRetryTask.",
 )
 def _nothing_of_ours(facts: Facts) -> Iterator[str]:
     if not any(task.is_ours for task in facts.tasks):
@@ -176,11 +177,34 @@ def _nothing_of_ours(facts: Facts) -> Iterator[str]:
 @warning(
     "waits-in-worker",
     consequence="Its retries wait in a worker's memory, and it is lost after the last one.",
-    cure="Add base=DLXRetryTask.",
+    cure="Add base=DLXRetryTask; if the app has a task class, derive that class from DLXRetryTask.",
 )
 def _waits_in_worker(facts: Facts) -> Iterator[str]:
     for task in _waiting_in_workers(facts):
         yield f"The task {task.name} retries, and its base class is not DLXRetryTask."
+
+
+@warning(
+    "own-strategy",
+    consequence="The Strategy takes its messages itself: what fails there is acknowledged and gone.",
+    cure="Let it send a task of ours for each item that failed; DLXRetryTask takes no other Strategy.",
+)
+def _own_strategy(facts: Facts) -> Iterator[str]:
+    for task in facts.tasks:
+        if task.strategy:
+            yield f"The task {task.name} has the Strategy {task.strategy}."
+
+
+@warning(
+    "mapped-tasks",
+    consequence="A chunk that fails is acknowledged and gone: celery.map runs the bodies, without retries of ours.",
+    cure="Send one task for each item, or set Celery(task_cls=...) to DLXRetryTask or a class that derives from it.",
+)
+def _mapped(facts: Facts) -> Iterator[str]:
+    if not facts.maps_are_ours:
+        for task in facts.tasks:
+            for name in task.mapped:
+                yield f"The task {task.name} runs {name} by map(), starmap() or chunks()."
 
 
 @warning(

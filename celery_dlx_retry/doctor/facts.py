@@ -20,6 +20,10 @@ class TaskFacts:
     time_limit_ms: int | None = None
     #: The app's own task class, if it has one and this task does not derive from it.
     left_out: str = ""
+    #: A Strategy that is not Celery's; only for tasks that are not ours, because a worker refuses ours.
+    strategy: str = ""
+    #: Tasks that its body, or the schedule, runs by ``.map()``, ``.starmap()`` or ``.chunks()``.
+    mapped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,25 @@ class WorkQueueFacts:
     transient: bool = False
     #: Arguments without their ``x-``, and what policies set.
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    exists: bool = True
+    #: Its dead-letter queue exists, or tasks wait for it: a worker has consumed it.
+    was_used: bool = False
+    ready: int = 0
+    consumers: int = 1
+    #: Tasks that wait for it in lanes that it does not share.
+    waiting: int = 0
+    #: Letters that died in the last ten minutes.
+    dead_lately: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """One node of the cluster."""
+
+    name: str
+    is_running: bool = True
+    #: ``memory`` and ``disk``.
+    alarms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +63,7 @@ class Facts:
 
     transport: str = "amqp"
     product: str = "RabbitMQ"
-    version: tuple[int, ...] = (4, 3)
+    version: tuple[int, ...] = (4, 3, 6)
     tasks: tuple[TaskFacts, ...] = (TaskFacts(name="a task"),)
     queues: tuple[WorkQueueFacts, ...] = ()
     lanes: Literal["classic", "quorum"] = "quorum"
@@ -67,3 +90,15 @@ class Facts:
     unreachable: str = ""
     #: Work queues under our prefix that the app does not know.
     strangers: tuple[str, ...] = ()
+    orphans: int = 0
+    #: Lane -> for how many ms its first task is overdue.
+    overdue_ms: Mapping[str, int] = field(default_factory=dict)
+    #: Task -> letters that died in the last ten minutes because it kills its process again and again.
+    crash_loops: Mapping[str, int] = field(default_factory=dict)
+    nodes: tuple[NodeFacts, ...] = ()
+    #: Node -> quorum lanes whose leader it is.
+    lane_leaders: Mapping[str, int] = field(default_factory=dict)
+    #: Queues of the virtual host with at-least-once dead-lettering.
+    at_least_once: int = 0
+    #: Whether Celery's own tasks, such as ``celery.map``, are ours, too.
+    maps_are_ours: bool = False

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.doctor import app_rules, queue_rules  # noqa: F401 - both add their rules
+from celery_dlx_retry.doctor import app_rules, broker_rules, now_rules, queue_rules  # noqa: F401 - they add their rules
 from celery_dlx_retry.doctor.rule import RULES, SEVERITIES, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_dlx_retry.doctor.facts import Facts
 
 
@@ -21,12 +23,27 @@ class Finding:
     fact: str
     consequence: str
     cure: str
+    #: The setting dlx_doctor_accept names it.
+    accepted: bool = False
 
 
-def findings(facts: Facts) -> list[Finding]:
+def is_accepted(code: str, fact: str, accept: Iterable[str]) -> bool:
+    """Return whether an entry of dlx_doctor_accept is this code, or this code, a colon and a part of the fact."""
+    return any(code == name and part in fact for name, _, part in (entry.partition(":") for entry in accept))
+
+
+def findings(facts: Facts, *, accept: Iterable[str] = ()) -> list[Finding]:
     """Return all findings, the worst first."""
+    accept = tuple(accept)
     return [
-        Finding(code=rule.code, severity=rule.severity, fact=fact, consequence=rule.consequence, cure=rule.cure)
+        Finding(
+            code=rule.code,
+            severity=rule.severity,
+            fact=fact,
+            consequence=rule.consequence,
+            cure=rule.cure,
+            accepted=is_accepted(rule.code, fact, accept),
+        )
         for rule in sorted(RULES, key=lambda it: SEVERITIES.index(it.severity))
         for fact in rule.facts(facts)
     ]

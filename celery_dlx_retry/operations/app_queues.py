@@ -1,17 +1,21 @@
-"""The queues of an app: those that its workers consume, those that it knows, and where a replayed letter goes."""
+"""The work queues of an app, for every command: those that the app names, and those that only the broker shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, get_args
 
 from celery.exceptions import ImproperlyConfigured
 from kombu.common import Broadcast
 
 from celery_dlx_retry.app.context import context_of
+from celery_dlx_retry.app.routes import routed
 from celery_dlx_retry.errors import InvalidSetting, NoDestination
 from celery_dlx_retry.operations.connect import require_rabbitmq
 from celery_dlx_retry.operations.operation_errors import UnknownQueue
+from celery_dlx_retry.settings import QueueType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
 
     from celery_dlx_retry.broker.management import Management
     from celery_dlx_retry.deadletters.letter import DeadMessage
-    from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.topology.names import Names
 
 
@@ -28,41 +31,57 @@ _UUID_LENGTH = 36
 
 
 def load_tasks(app: Any) -> None:
-    """Import the modules of the app's tasks, as a worker does at its start."""
+    """Import the modules of the app's tasks, as a worker does at its start; in Django, also its models."""
     app.loader.import_default_modules()
     app.finalize()
 
 
-def consumed_queues(app: Any, names: Iterable[str] = ()) -> list[Queue]:
-    """Return the queues that a worker consumes with these names as its ``-Q``; load the app's tasks first.
+def work_queues_of(app: Any, names: Iterable[str] = ()) -> list[Queue]:
+    """Return the work queues with these names; by default all work queues of the app. Load the app's tasks first.
 
     Raise UnknownQueue for a name that Celery may not create, NeedsRabbitMQ if the app has another broker.
     """
     load_tasks(app)
     require_rabbitmq(app)
-    queues = app.amqp.queues
-    wanted = list(names)
-    if not wanted:
-        return list(queues.consume_from.values())
-    known = set(queues)
-    try:
-        return [_queue(queues, name) for name in wanted]
-    finally:
-        for name in set(queues) - known:  # Celery created it for this call
-            queues.pop(name)
+    queues, wanted = app.amqp.queues, list(names)
+    with _unchanged(queues):
+        if wanted:
+            return [_queue(queues, name) for name in wanted]
+        found = list(queues.consume_from.values())
+        for name in known_work_queues(app):
+            with suppress(UnknownQueue):
+                found += [queue] if (queue := _queue(queues, name)) not in found else []
+        return found
+
+
+def known_work_queues(app: Any) -> list[str]:
+    """Return the queues of the app, of its routes and of its tasks; a broadcast queue by its alias.
+
+    Celery creates those of routes and tasks when it first sends a task there.
+    """
+    load_tasks(app)
+    known = [queue.alias or queue.name for queue in app.amqp.queues.values()]
+    with _unchanged(app.amqp.queues):
+        return list(dict.fromkeys([*known, *_routed(app.conf.task_routes), *_queues_of_tasks(app)]))
 
 
 def _queue(queues: Any, name: str) -> Queue:
+    by_alias = [it for it in queues.values() if it.alias == name]
     try:
-        return queues[name]
+        return by_alias[0] if by_alias else queues[name]
     except (KeyError, ImproperlyConfigured) as exc:
         raise UnknownQueue(queue=name) from exc
 
 
-def known_work_queues(app: Any) -> list[str]:
-    """Return the queues of the app and of its routes. Celery creates the latter when it first sends a task there."""
-    routed = _routed(app.conf.task_routes)
-    return list(dict.fromkeys([*(queue.alias or queue.name for queue in app.amqp.queues.values()), *routed]))
+@contextmanager
+def _unchanged(queues: Any) -> Iterator[None]:
+    """Remove afterwards the queues that Celery creates when it is asked for them: a worker would consume them."""
+    known = set(queues)
+    try:
+        yield
+    finally:
+        for name in set(queues) - known:
+            queues.pop(name)
 
 
 def _routed(routes: Any) -> Iterator[str]:
@@ -72,16 +91,44 @@ def _routed(routes: Any) -> Iterator[str]:
         for _, where in pairs:
             queue = where.get("queue") if isinstance(where, Mapping) else where
             if queue:
-                yield str(getattr(queue, "name", queue))
+                yield _name(queue)
 
 
-def all_dead_letter_queues(management: Management, names: Names) -> dict[str, str]:
-    """Return every dead-letter queue under our prefix with its work queue.
+def _queues_of_tasks(app: Any) -> Iterator[str]:
+    """Yield where each task goes that says so itself (``queue=``), or that a function in ``task_routes`` sends."""
+    for name, task in app.tasks.items():
+        if name.startswith("celery."):
+            continue  # Celery's own
+        with suppress(Exception):  # a router of the user's, called without arguments
+            queue = routed(task, (), {}, {}).get("queue")
+            if queue:
+                yield _name(queue)
 
-    This includes those of work queues that only ``celery worker -Q`` names.
-    """
-    found = [binding for binding in management.bindings() if binding.exchange == names.dead()]
-    return {binding.queue: binding.routing_key for binding in sorted(found, key=lambda it: it.queue)}
+
+def _name(queue: Any) -> str:
+    return str(getattr(queue, "alias", None) or getattr(queue, "name", queue))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesOnBroker:
+    """What is bound under our prefix, also for work queues that only ``celery worker -Q`` names."""
+
+    #: Work queues to which waiting tasks come back.
+    work: frozenset[str] = frozenset()
+    #: Dead-letter queue -> its work queue, or the alias of a broadcast queue.
+    dead: Mapping[str, str] = field(default_factory=dict)
+
+
+def queues_on_broker(management: Management | None, names: Names) -> QueuesOnBroker:
+    """Return the work queues and dead-letter queues that the HTTP API shows; none without it."""
+    if management is None:
+        return QueuesOnBroker()
+    bindings = sorted(management.bindings(), key=lambda it: it.queue)
+    returns = {replace(names, kind=kind).return_exchange() for kind in get_args(QueueType)}
+    return QueuesOnBroker(
+        work=frozenset(it.queue for it in bindings if it.exchange in returns),
+        dead={it.queue: it.routing_key for it in bindings if it.exchange == names.dead()},
+    )
 
 
 def type_in_api(facts: Mapping[str, dict[str, Any]], queue: str) -> QueueType:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.queue_status import oldest_dead_letter_ms
@@ -15,7 +15,6 @@ from celery_dlx_retry.operations.connect import broker_errors
 from celery_dlx_retry.operations.diagnose import diagnose_quietly
 from celery_dlx_retry.operations.lane_age import LaneAge
 from celery_dlx_retry.operations.session import BrokerSession, open_session
-from celery_dlx_retry.settings import QueueType
 from celery_dlx_retry.topology.broker_requirements import Server
 
 if TYPE_CHECKING:
@@ -177,7 +176,8 @@ class Observer:
 
     def _checked(self, session: BrokerSession) -> _Plan:
         diagnosis, missing = diagnose_quietly(session)
-        work, dead = _queues(session)
+        work = sorted({*(queue.name for queue in session.work_queues), *session.on_broker().work})
+        dead = session.dead_letter_queues()
         oldest_ms = {}
         if self._peeks:
             facts = session.management.queues() if session.management else {}
@@ -215,25 +215,6 @@ def label_of(lane: Lane) -> str:
 
 def _server(session: BrokerSession) -> Server:
     return Server.of(session.connection.connection.server_properties)
-
-
-def _queues(session: BrokerSession) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the work queues, and the dead-letter queues with their work queues.
-
-    This includes work queues that only ``celery worker -Q`` names, if the HTTP API answers and no queue was named.
-    """
-    names = session.names
-    work = {queue.name: queue.dead_letter_key for queue in session.work_queues}
-    pairs = {(names.dead_letters(key), key) for key in work.values()}
-    if session.management and not session.named:
-        returns = {replace(names, kind=kind).return_exchange() for kind in get_args(QueueType)}
-        bindings = session.management.bindings()
-        work |= {it.queue: it.queue for it in bindings if it.exchange in returns and it.queue not in work}
-        pairs |= {(it.queue, it.routing_key) for it in bindings if it.exchange == names.dead()}
-    dead: dict[str, list[str]] = {}
-    for name, key in sorted(pairs):
-        dead.setdefault(name, []).append(key)
-    return sorted(work), dead
 
 
 def _from_api(facts: Mapping[str, dict[str, Any]]) -> dict[str, tuple[int, int]]:

@@ -10,7 +10,7 @@ from celery.utils.quorum_queues import detect_quorum_queues
 from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.broker.work_queues import work_queue
-from celery_dlx_retry.operations.app_queues import consumed_queues
+from celery_dlx_retry.operations.app_queues import work_queues_of
 from celery_dlx_retry.topology.permissions import Grant, WorkNames, grants, literal
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Permissions:
 
 def list_permissions(app: Celery, *, queues: Iterable[str] = (), roles: Iterable[str] = ()) -> Permissions:
     """Return the least permissions of these roles, by default of all ROLES. This needs no broker."""
-    consumed = consumed_queues(app, queues)
+    consumed = work_queues_of(app, queues)
     exchanges = exchanges_of_tasks(app)
     found = grants(
         context_of(app).names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from celery_dlx_retry.operations.operation_errors import CannotPrune
 from celery_dlx_retry.operations.session import BrokerSession, operation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery_dlx_retry.broker.management import Management
     from celery_dlx_retry.topology.names import Lane
 
@@ -24,8 +27,13 @@ class PrunePlan:
     """The lanes that a prune would delete."""
 
     empty: tuple[Lane, ...]
-    #: How many lanes it would keep, without those that the app's tasks announce.
-    kept: int
+    #: Why it would keep others -> how many.
+    reasons: Mapping[str, int]
+
+    @property
+    def kept(self) -> int:
+        """Return how many lanes it would keep."""
+        return sum(self.reasons.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +65,19 @@ def plan_prune(session: BrokerSession, *, everything: bool = False) -> PrunePlan
     """
     management = _management(session)
     announced = set() if everything else {queue.name for queue in session.plan().queues}
-    # Lanes that expire need no prune. A rung stays: messages of higher rungs pass its exchange.
-    lanes = [it for it in session.lanes() if it.stays and not it.is_rung and it.name not in announced]
     facts = management.queues()
-    empty = tuple(lane for lane in lanes if facts.get(lane.name, {}).get("messages") == 0)
-    return PrunePlan(empty=empty, kept=len(lanes) - len(empty))
+    empty, reasons = [], Counter[str]()
+    for lane in session.lanes():
+        messages = facts.get(lane.name, {}).get("messages")
+        if lane.is_rung or not lane.stays:
+            continue  # messages of higher rungs pass the exchange of a rung; a lane that expires needs no prune
+        if lane.name in announced:
+            reasons["a task announces it (--all)"] += 1
+        elif messages == 0:
+            empty.append(lane)
+        else:
+            reasons["RabbitMQ has not counted it yet" if messages is None else "something waits in it"] += 1
+    return PrunePlan(empty=tuple(empty), reasons=reasons)
 
 
 @operation

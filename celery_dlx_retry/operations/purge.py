@@ -37,6 +37,8 @@ class PurgeResult:
     """What a purge has deleted."""
 
     purged: int
+    #: Letters in these queues that stay: the query does not select them, or they died after the plan.
+    kept: int
     #: The dead-letter queues that it read.
     queues: tuple[str, ...]
     #: Task ids of the query that no letter has; empty until all queues were read.
@@ -65,6 +67,7 @@ class Purge:
         #: Dead-letter queue -> number of deleted letters.
         self._purged: Counter[str] = Counter()
         self._is_cancelled = False
+        self._kept = 0
         self._missing = set(query.filter.ids)
         self._queues: tuple[str, ...] = ()
         self._is_complete = False
@@ -115,6 +118,7 @@ class Purge:
         """Return what has been deleted so far."""
         return PurgeResult(
             purged=self._purged.total(),
+            kept=self._kept,
             queues=self._queues,
             missing_ids=tuple(sorted(self._missing)) if self._is_complete else (),
             absent_groups=self._letters.absent_groups if self._is_complete else (),
@@ -123,7 +127,9 @@ class Purge:
 
     def _is_wanted(self, letter: DeadMessage) -> bool:
         """Return True if the query selects the letter and the plan has seen it; a new letter is not in the plan."""
-        return self._letters.matches(letter) and (self._planned is None or self._planned.take(letter))
+        is_wanted = self._letters.matches(letter) and (self._planned is None or self._planned.take(letter))
+        self._kept += not is_wanted
+        return is_wanted
 
     def _is_not_cancelled(self) -> bool:
         self._is_cancelled |= self._monitor.is_cancelled

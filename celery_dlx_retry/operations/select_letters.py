@@ -17,7 +17,7 @@ from celery_dlx_retry.deadletters.export import shown
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.deadletters.groups import Group, grouped
 from celery_dlx_retry.errors import Forbidden, Missing
-from celery_dlx_retry.operations.app_queues import all_dead_letter_queues, known_work_queues
+from celery_dlx_retry.operations.app_queues import known_work_queues, load_tasks, queues_on_broker
 from celery_dlx_retry.operations.connect import (
     broker_errors,
     broker_iterator,
@@ -124,7 +124,7 @@ def list_letters(  # noqa: PLR0913 - which, in which order
 
 
 def group_letters(app: Any, query: LetterQuery, *, monitor: Monitor = NO_MONITOR) -> LetterGroups:
-    """Count letters by exception type and innermost frame of your own code."""
+    """Count letters by exception type, and by the innermost frame of your own code or by the task."""
     with SelectedLetters(app, query, monitor=monitor) as selected:
         groups = grouped(selected)
     return LetterGroups(groups=tuple(groups), absent_groups=selected.absent_groups)
@@ -141,6 +141,7 @@ class SelectedLetters:
     def __init__(
         self, app: Any, query: LetterQuery, *, only_known: bool = False, monitor: Monitor = NO_MONITOR
     ) -> None:
+        load_tasks(app)
         require_rabbitmq(app)
         self.app, self.query, self.monitor = app, query, monitor
         #: Another app may use the same prefix. An operation that changes many letters leaves its queues alone.
@@ -243,7 +244,7 @@ class SelectedLetters:
         if management is None:
             self.monitor.notice(OnlyKnownQueues(problem=problem))
             return [*known, *orphans]
-        found = all_dead_letter_queues(management, self._names)
+        found = queues_on_broker(management, self._names).dead
         if not self._only_known:
             return [*known, *found, *orphans]
         if others := tuple(work_queue for name, work_queue in found.items() if name not in known):

@@ -13,7 +13,13 @@ from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.lanes import existing_lanes
 from celery_dlx_retry.broker.work_queues import declared_kind, found_kind, work_queue
 from celery_dlx_retry.errors import Forbidden
-from celery_dlx_retry.operations.app_queues import consumed_queues, known_work_queues, type_in_api
+from celery_dlx_retry.operations.app_queues import (
+    QueuesOnBroker,
+    known_work_queues,
+    queues_on_broker,
+    type_in_api,
+    work_queues_of,
+)
 from celery_dlx_retry.operations.connect import broker_errors, connect, connection_of, find_management
 from celery_dlx_retry.operations.monitor import current_user
 from celery_dlx_retry.topology.ladder import rungs
@@ -48,7 +54,7 @@ def open_session(
     user of this process. Raise BrokerUnavailable if there is no connection.
     """
     named = list(queues)
-    consumed = consumed_queues(app, named)
+    found = work_queues_of(app, named)
     with connection_of(app) as connection:
         with broker_errors(app):
             connect(connection)
@@ -56,7 +62,7 @@ def open_session(
         yield BrokerSession(
             app=app,
             connection=connection,
-            queues=consumed,
+            queues=found,
             named=bool(named),
             management=management,
             no_management=reason,
@@ -103,8 +109,20 @@ class BrokerSession:
 
     @property
     def work_queues(self) -> list[WorkQueue]:
-        """The queues that workers consume."""
+        """The work queues that the app knows, or those that the caller named."""
         return [work_queue(queue) for queue in self.queues]
+
+    def on_broker(self) -> QueuesOnBroker:
+        """Return the queues under our prefix that the app does not know, too; none if the caller named queues."""
+        return QueuesOnBroker() if self.named else queues_on_broker(self.management, self.names)
+
+    def dead_letter_queues(self) -> dict[str, list[str]]:
+        """Return each dead-letter queue with its work queues, those that the app does not know included."""
+        keys = {(self.names.dead_letters(it.dead_letter_key), it.dead_letter_key) for it in self.work_queues}
+        found: dict[str, list[str]] = {}
+        for name, key in sorted(keys | set(self.on_broker().dead.items())):
+            found.setdefault(name, []).append(key)
+        return found
 
     @cached_property
     def types(self) -> dict[str, QueueType | None]:

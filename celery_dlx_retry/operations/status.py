@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from celery_dlx_retry.broker.queue_status import QueueState, Role, states
 from celery_dlx_retry.operations.app_queues import type_in_api
 from celery_dlx_retry.operations.connect import broker_errors
-from celery_dlx_retry.settings import QueueType
 
 if TYPE_CHECKING:
     from celery_dlx_retry.operations.session import BrokerSession
+    from celery_dlx_retry.settings import QueueType
     from celery_dlx_retry.topology.names import Lane
 
 # Without the HTTP API, lanes are found by one request per possible lane: not every second.
@@ -86,7 +86,7 @@ class StatusReader:
                 session.names,
                 work_queues={queue: session.types[queue.name] for queue in session.work_queues},
                 lanes=self._lanes,
-                others=() if session.named else _other_queues(session),
+                others=_other_queues(session),
                 management=session.management,
             )
         )
@@ -106,11 +106,9 @@ def read_status(session: BrokerSession) -> Status:
 
 def _other_queues(session: BrokerSession) -> list[tuple[Role, str, QueueType]]:
     """Return work and dead-letter queues under our prefix that only ``celery worker -Q`` names."""
-    if session.management is None:
+    found = session.on_broker()
+    if session.management is None or not (found.work or found.dead):
         return []
-    facts, bindings = session.management.queues(), session.management.bindings()
-    roles: dict[str, Role] = {
-        replace(session.names, kind=kind).return_exchange(): "work" for kind in get_args(QueueType)
-    }
-    roles[session.names.dead()] = "dead"
-    return [(roles[it.exchange], it.queue, type_in_api(facts, it.queue)) for it in bindings if it.exchange in roles]
+    roles: list[tuple[Role, str]] = [*(("work", name) for name in found.work), *(("dead", name) for name in found.dead)]
+    facts = session.management.queues()
+    return [(role, name, type_in_api(facts, name)) for role, name in roles]

@@ -9,7 +9,7 @@ from celery_dlx_retry.app.context import context_of
 from celery_dlx_retry.broker.counts import counts
 from celery_dlx_retry.broker.find_drift import find
 from celery_dlx_retry.broker.work_queues import declare_if_missing, has_delayed_retry
-from celery_dlx_retry.operations.app_queues import consumed_queues
+from celery_dlx_retry.operations.app_queues import work_queues_of
 from celery_dlx_retry.operations.monitor import NO_MONITOR, Monitor
 from celery_dlx_retry.operations.session import BrokerSession, operation
 from celery_dlx_retry.topology.broker_requirements import Server, problems
@@ -96,7 +96,7 @@ def make_plan(app: Celery, *, queues: Iterable[str] = (), ladder: bool = False) 
 
     Raise DelayTooLong, as the worker does, if a task asks for a delay that is longer than dlx_max_delay.
     """
-    consumed, context = consumed_queues(app, queues), context_of(app)
+    consumed, context = work_queues_of(app, queues), context_of(app)
     context.validate_delays()
     return Plan(
         topology=context.plan(consumed, ladder=ladder),

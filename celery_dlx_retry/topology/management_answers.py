@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from celery_dlx_retry.topology.specs import BindingSpec
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 #: The columns of a queue that we ask for and check.
 QUEUE_COLUMNS = (
     "name", "type", "durable", "arguments", "consumers", "messages", "messages_unacknowledged",
-    "head_message_timestamp", "message_stats.publish", "message_stats.publish_details.rate",
+    "head_message_timestamp", "leader", "message_stats.publish", "message_stats.publish_details.rate",
     "message_stats.deliver_get_details.rate",
 )  # fmt: skip
+NODE_COLUMNS = ("name", "running", "mem_alarm", "disk_free_alarm")
 BINDING_COLUMNS = ("source", "destination", "destination_type", "routing_key", "arguments")
 
 _TEXT_BYTES = 10_000
@@ -29,6 +31,16 @@ _LARGEST_COUNT = 2**53
 _TEXTS = {"dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow", "queue-type"}
 # RabbitMQ gives one of these for a value that it does not know.
 _UNKNOWN: tuple[Any, ...] = (None, "", "unknown", "undefined")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of the cluster. With an alarm RabbitMQ blocks everybody who publishes."""
+
+    name: str
+    is_running: bool
+    has_memory_alarm: bool
+    has_disk_alarm: bool
 
 
 def parsed(body: bytes) -> Any:
@@ -50,6 +62,29 @@ def version(answer: Any) -> str:
 def queues(answer: Any) -> dict[str, dict[str, Any]]:
     """Return the queues by their names, each with the columns that are known."""
     return {_column(row, "name", _is_name): _queue(row) for row in _rows(answer)}
+
+
+def published(answer: Any) -> dict[str, int]:
+    """Return how many messages came to each queue between the oldest sample and the newest."""
+    found = {}
+    for row in _rows(answer):
+        samples = _part(_part(row, "message_stats"), "publish_details").get("samples", [])
+        counts = [it["sample"] for it in _rows(samples) if _is_count(it.get("sample"))]
+        found[_column(row, "name", _is_name)] = max(counts, default=0) - min(counts, default=0)
+    return found
+
+
+def nodes(answer: Any) -> tuple[Node, ...]:
+    """Return the nodes; one that does not run has no alarms."""
+    return tuple(
+        Node(
+            name=_column(row, "name", _is_name),
+            is_running=row.get("running") is True,
+            has_memory_alarm=row.get("mem_alarm") is True,
+            has_disk_alarm=row.get("disk_free_alarm") is True,
+        )
+        for row in _rows(answer)
+    )
 
 
 def bindings(answer: Any) -> set[BindingSpec]:
@@ -167,6 +202,7 @@ def _refuse(_constant: str) -> None:
 
 _QUEUE: dict[str, Callable[[Any], bool]] = {
     "type": _is_name,
+    "leader": _is_name,
     "durable": lambda it: isinstance(it, bool),
     **dict.fromkeys(("consumers", "messages", "messages_unacknowledged"), _is_count),
 }

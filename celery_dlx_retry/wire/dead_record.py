@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -191,4 +191,4 @@ def _celery_facts(headers: Mapping[str, Any], *, queue: Any) -> dict[str, Any]:
 
 def _is_sound(record: DeadRecord) -> bool:
     numbers = is_count(record.attempts) and is_time_ms(record.died_at_ms)
-    return numbers and all(isinstance(value, str) for name, value in asdict(record).items() if name not in _NUMBERS)
+    return numbers and all(isinstance(getattr(record, name), str) for name in _KEYS if name not in _NUMBERS)

@@ -153,7 +153,11 @@ def test_groups_count_by_exception_and_innermost_frame_of_our_own_code(desk):
     }
     assert (groups[0]["first_died_at_ms"], groups[0]["last_died_at_ms"]) == (1_700_000_000_000, 1_700_000_000_002)
     assert groups[0]["sample_id"] == "a2"
-    assert table[0].split("\t")[:3] == ["group", "count", "error"]
+    assert table[0].split("\t")[:6] == ["group", "count", "task", "queue", "reason", "error"]
+    recent, trends = desk.json("groups", "--since", "1h"), desk.json("groups", "--trend")
+    assert {(group["count"], group["error_type"]) for group in recent} == {(1, "KeyError"), (1, "worker-lost")}
+    assert trends[0]["trend"].startswith("\N{FULL BLOCK}")
+    assert "matches no letter" in desk.dlx("groups", "--group", "nonsense", code=1).stderr
     assert table[1].split("\t")[0] == groups[0]["group"]
 
 
@@ -216,7 +220,7 @@ def test_purge_asks_deletes_only_what_is_meant_and_says_who_did_it(desk):
 
     places = f"1 in {desk.dead_queue('classic')}, 1 in {desk.dead_queue('quorum')}"
     assert f"Delete 2 dead letters ({places}) for good?" in refused.stderr
-    assert done.stdout == "2 purged\n"
+    assert done.stdout == "2 purged; 1 kept: not selected, or dead since the question\n"
     assert "audit dead purge by=" in done.stderr
     assert "purged=2" in done.stderr
     assert "Give task ids, filters, or --all." in aimless.stderr
@@ -240,7 +244,7 @@ def test_what_dies_while_somebody_reads_the_question_is_not_deleted(desk, kind, 
     monkeypatch.setattr("click.confirm", agreed)
     done = desk.dlx("purge", "--all")
 
-    assert done.stdout == "2 purged\n"
+    assert done.stdout == "2 purged; 2 kept: not selected, or dead since the question\n"
     desk.lying(2)
     assert desk.dead_ids(kind) == ["new", ""]
 
@@ -249,7 +253,7 @@ def test_a_question_does_not_spoil_the_json(desk):
     desk.bury("a")
     desk.lying(1)
 
-    assert desk.json("purge", "a", answer="y\n") == [{"purged": 1, "not_found": []}]
+    assert desk.json("purge", "a", answer="y\n") == [{"purged": 1, "kept": 0, "not_found": []}]
 
 
 HEADERS = {

@@ -28,6 +28,7 @@ def shape(session, name):
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "<time>"),
         (r"line \d+", "line <n>"),
         (r"[━─]+", "━"),
+        (r" +(?=[┃│])", " "),  # the other name is longer
         (r" {2,}", "  "),
     ):
         session = re.sub(pattern, word, session)

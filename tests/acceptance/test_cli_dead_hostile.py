@@ -74,7 +74,8 @@ def test_letters_that_cannot_be_read_are_found_and_purged_exactly(desk, undecoda
     desk.lying(2 * len(undecodable), desk.kind)
 
     assert [row["task_id"] for row in desk.json("list", "--unreadable")] == undecodable[1:]
-    assert desk.dlx("purge", "--unreadable", "--yes").stdout == f"{len(undecodable) - 1} purged\n"
+    purged = desk.dlx("purge", "--unreadable", "--yes").stdout
+    assert purged.partition(";")[0].strip() == f"{len(undecodable) - 1} purged"
     desk.lying(len(undecodable) + 1, desk.kind)
     assert all(task_id.startswith("good") for task_id in desk.dead_ids(desk.kind))
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from celery_dlx_retry.cli import context, dlx, output, status
+from celery_dlx_retry.cli import output
 
 ID = "6f44607b-fec2-4443-ba01-a6af7d4259e6"
 COLUMNS = ("due", "task", "id", "queue", "retry", "waits", "last error")
@@ -136,23 +134,6 @@ def test_an_escape_names_what_it_stands_for(hostile_letter):
         "kwargs": {HOSTILE: {"$float": "inf"}},
     }
     assert SHOWN in listed
-
-
-def test_watch_shows_an_error_as_it_is_and_not_as_markup(monkeypatch):
-    def fails(*_):
-        raise click.ClickException("The queue '[red]orders[/]\x1b[2J' does not exist.")
-
-    def interrupted(_seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(status, "is_terminal", lambda: True)
-    monkeypatch.setattr(context, "_session", fails)
-    monkeypatch.setattr(status, "_wait", interrupted)
-
-    done = CliRunner().invoke(dlx, ["watch"])
-
-    assert (done.exit_code, done.exception) == (0, None)
-    assert "The queue '[red]orders[/]\\x1b[2J' does not exist." in done.output
 
 
 def test_an_export_follows_no_link_and_overwrites_nothing(desk, tmp_path):

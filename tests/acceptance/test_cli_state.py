@@ -1,10 +1,7 @@
-"""``celery dlx status``, ``watch`` and ``waiting`` on a real project, and what every command says when all is lost."""
+"""``celery dlx status`` and ``waiting`` on a real project, and what every command says when all is lost."""
 
 from __future__ import annotations
 
-import os
-import pty
-import signal
 import sys
 import time
 
@@ -213,33 +210,6 @@ def test_who_is_interrupted_has_still_said_what_was_done(project, dlx, waiting, 
     assert "audit waiting run by=" in told
     assert "asked=1 moved=1" in told
     assert result.get(timeout=20) == "now"
-
-
-def test_watch_prints_again_and_again_and_ends_well_at_ctrl_c(dlx):
-    process = dlx.start("watch", "--interval", "0.2")
-    with process:
-        seen = [process.stdout.readline() for _ in range(12)]
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
-
-    assert sum(line.startswith("role\tqueue\t") for line in seen) >= 2
-    assert (process.returncode, err) == (0, "")
-
-
-def test_on_a_terminal_the_status_is_drawn_in_place(dlx):
-    ours, theirs = pty.openpty()
-    with dlx.start("watch", "--interval", "0.2", stdout=theirs) as process:
-        os.close(theirs)
-        drawn = ""
-        while drawn.count("next wake-up") + drawn.count(" orphans") < 3:
-            drawn += os.read(ours, 65_536).decode(errors="replace")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
-    os.close(ours)
-
-    assert process.returncode == 0
-    assert "\N{BOX DRAWINGS LIGHT VERTICAL} work" in drawn
-    assert "\x1b[" in drawn
 
 
 COMMANDS = [

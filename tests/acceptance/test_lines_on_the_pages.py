@@ -381,7 +381,7 @@ class Shop:
 
     def watch(self, words):
         with self._popen(celery("shop", "dlx", *words), stdout=subprocess.PIPE) as process:
-            assert process.stdout.readline().startswith("role\tqueue\t")
+            assert any(line.startswith("work queue ") for line in process.stdout)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=20)
         assert process.returncode == 0

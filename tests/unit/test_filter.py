@@ -59,3 +59,23 @@ def test_what_does_not_match_is_not(chosen):
 @pytest.mark.parametrize("chosen", [{"died_before_ms": 9_000}, {"died_after_ms": 0}])
 def test_what_has_no_time_of_death_is_neither_old_nor_new(chosen):
     assert not LetterFilter(**chosen)(a_letter(died_at_ms=0))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        ({"groups": ("3F2A9C01",)}, "eight digits"),
+        ({"groups": ("3f2a",)}, "eight digits"),
+        ({"exceptions": ("requests.exceptions.Timeout",)}, "without its module"),
+        ({"exceptions": ("KeyError: 'x'",)}, "without its module"),
+        ({"died_before_ms": 5, "died_after_ms": 5}, "before the one time"),
+        ({"groups": ("3f2a9c01",), "exceptions": ("Timeout*", "[KV]*Error")}, ""),
+        ({"died_before_ms": 6, "died_after_ms": 5}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_filter_that_cannot_match_says_why(conditions, words):
+    impossible = LetterFilter(**conditions).impossible
+
+    assert words in impossible
+    assert bool(impossible) is bool(words)

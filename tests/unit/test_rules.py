@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlx_retry.doctor.facts import Facts, TaskFacts, WorkQueueFacts
+from celery_dlx_retry.doctor import rules
+from celery_dlx_retry.doctor.facts import Facts, NodeFacts, TaskFacts, WorkQueueFacts
 from celery_dlx_retry.doctor.rules import RULES, SEVERITIES, findings
 
 DLX = {"dead-letter-exchange": "dlx.v1.dead"}
@@ -28,6 +29,11 @@ def task(**facts):
     return TaskFacts(name="shop.charge", **facts)
 
 
+def counted(**facts):
+    return replace(queue(), **facts)
+
+
+CLUSTER = (NodeFacts(name="rabbit@a"), NodeFacts(name="rabbit@b"))
 HEALTHY = Facts(queues=(queue(),))
 PLAIN = task(is_ours=False, retries=True)
 
@@ -77,6 +83,22 @@ ILL = [
     ("shared-prefix", {"strangers": ("a", "b")}, "'a', 'b'."),
     ("shared-prefix", {"strangers": tuple("abcdefg")}, "'e' and 2 more."),
     ("unknown-type", {"unknown_types": ("orders",)}, "'orders'"),
+    ("own-strategy", {"tasks": (task(), task(is_ours=False, strategy="celery_batches:Batches"))}, "celery_batches"),
+    ("mapped-tasks", {"tasks": (task(mapped=("shop.mail",)),)}, "runs shop.mail by map()"),
+    ("broker-bug", {"version": (4, 3, 4)}, "4.3.4 has the bug rabbitmq-server#17012"),
+    ("broker-bug", {"version": (3, 13, 7), "nodes": CLUSTER}, "#16652"),
+    ("leaders-on-one-node", {"nodes": CLUSTER, "lane_leaders": {"rabbit@a": 5}}, "all 5 quorum lanes are on rabbit@a"),
+    ("many-at-least-once", {"at_least_once": 81, "version": (4, 2, 9)}, "81 queues"),
+    ("broker-alarm", {"nodes": (NodeFacts(name="rabbit@a", alarms=("disk",)),)}, "rabbit@a has a disk alarm"),
+    ("node-down", {"nodes": (NodeFacts(name="rabbit@b", is_running=False),)}, "rabbit@b does not run"),
+    ("work-queue-missing", {"queues": (counted(exists=False, was_used=True, waiting=2),)}, "and 2 tasks wait for it"),
+    ("orphans", {"orphans": 1}, "1 orphan:"),
+    ("no-worker", {"queues": (counted(consumers=0, ready=3, waiting=4),)}, "3 ready, 4 waiting"),
+    ("lane-overdue", {"overdue_ms": {"dlx.v2.wait.x": 90_000}}, "'dlx.v2.wait.x' is overdue for 90 s"),
+    ("crash-loop", {"crash_loops": {"shop.charge": 2}}, "shop.charge kills its process: 2 dead letters"),
+    ("dead-letters-growing", {"queues": (counted(dead_lately=10),)}, "10 tasks of the work queue 'orders' died"),
+    ("no-consumer", {"queues": (counted(exists=False),)}, "no worker has consumed it yet"),
+    ("no-consumer", {"queues": (counted(consumers=0),)}, "'orders', which is empty"),
     ("no-management", {"no_management": "Nobody answers."}, "Nobody"),
 ]  # fmt: skip
 
@@ -97,6 +119,14 @@ WELL = [
     {"result_expires_ms": 61_000, "longest_wait_ms": 61_000},
     {"longest_wait_ms": 10**12},
     {"detects_quorum": False},
+    {"version": (3, 13, 7)},  # its bugs need a cluster
+    {"version": (4, 3, 5), "nodes": CLUSTER},
+    {"version": (4, 4, 0), "nodes": CLUSTER},
+    {"nodes": CLUSTER, "lane_leaders": {"rabbit@a": 5, "rabbit@b": 1}},
+    {"nodes": CLUSTER[:1], "lane_leaders": {"rabbit@a": 50}},  # there is no other node
+    {"at_least_once": 81, "version": (4, 3, 5)},
+    {"queues": (counted(dead_lately=9),)},
+    {"tasks": (task(mapped=("shop.mail",)),), "maps_are_ours": True},
 ]
 
 
@@ -125,6 +155,35 @@ def test_of_a_broker_that_cannot_be_asked_nothing_is_made_up():
 def test_every_rule_has_a_case_and_its_own_name():
     assert {code for code, *_ in ILL} == {rule.code for rule in RULES}
     assert len({rule.code for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("version", "issues"),
+    [
+        ((3, 10, 8), {"#16203", "#16652"}),
+        ((4, 1, 3), {"#16203", "#16652", "#14522"}),
+        ((4, 2, 7), {"#16652", "#14522"}),
+        ((4, 3, 0), {"#16203", "#16652", "#637", "#16974", "#17012"}),
+        ((4, 3, 1), {"#16652", "#637", "#16974", "#17012"}),
+        ((4, 3, 3), {"#16974", "#17012"}),
+        ((4, 3, 5), set()),
+        ((4, 10, 0), set()),
+    ],
+)
+def test_each_bug_ends_with_the_release_that_fixes_it(version, issues):
+    found = {f"#{bug.issue.partition('#')[2]}" for bug in rules.broker_rules.BUGS if bug.affects(version)}
+
+    assert found == issues
+
+
+@pytest.mark.parametrize(
+    ("entry", "accepted"),
+    [("orphans", True), ("orphans:2 orphans", True), ("orphans:3 orphans", False), ("no-worker", False)],
+)
+def test_a_finding_is_accepted_by_its_code_and_by_a_part_of_its_fact(entry, accepted):
+    (found,) = findings(replace(HEALTHY, orphans=2), accept=[entry])
+
+    assert found.accepted is accepted
 
 
 def test_the_worst_comes_first():

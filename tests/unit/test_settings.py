@@ -32,6 +32,7 @@ DEFAULTS = {
     "budget": None,
     "max_waiting": None,
     "require_rabbitmq": False,
+    "doctor_accept": (),
 }
 
 
@@ -74,6 +75,7 @@ def test_these_are_all_settings_and_their_defaults():
         ("dlx_max_waiting", 1, "max_waiting", 1),
         ("dlx_max_waiting", 999_999_999, "max_waiting", 999_999_999),
         ("dlx_require_rabbitmq", True, "require_rabbitmq", True),
+        ("dlx_doctor_accept", ["orphans", "no-consumer:orders"], "doctor_accept", ("orphans", "no-consumer:orders")),
     ],
 )
 def test_a_setting_changes_its_attribute_and_no_other(setting, value, attribute, meaning):
@@ -87,6 +89,7 @@ PATTERN = (
     "name of the work queue"
 )
 GRID = "a number from 1.01 to 2"
+CODES = 'a list of codes, such as ["shared-prefix", "no-consumer:orders"]'
 BUDGET = "a Budget, a share (a number above 0), or None"
 MOST = "a whole number from 1 to 999999999, or None"
 COUNT = "a whole number from 1 on"
@@ -145,6 +148,8 @@ SECONDS = "a timedelta or a number of seconds, finite and not negative"
         ("dlx_declare", 0, BOOLEAN),
         ("dlx_declare", None, BOOLEAN),
         ("dlx_require_rabbitmq", 1, BOOLEAN),
+        ("dlx_doctor_accept", "orphans", CODES),
+        ("dlx_doctor_accept", [1], CODES),
         ("dlx_lane_expires", 1, EXPIRES),
         ("dlx_lane_expires", 139.999, EXPIRES),
         ("dlx_lane_expires", timedelta(days=366), EXPIRES),
@@ -230,9 +235,9 @@ def test_the_sentence_of_a_bad_value(values, sentence):
             "dlx_zzz",
             (
                 "There is no setting 'dlx_zzz'. The settings are dlx_budget, dlx_bulkheads, dlx_confirm_timeout, "
-                "dlx_countdown, dlx_crash_limit, dlx_dead_letter_queue, dlx_declare, dlx_grid, dlx_ladder_range, "
-                "dlx_ladder_resolution, dlx_lane_expires, dlx_max_delay, dlx_max_waiting, dlx_prefix, dlx_queue_type, "
-                "dlx_require_rabbitmq."
+                "dlx_countdown, dlx_crash_limit, dlx_dead_letter_queue, dlx_declare, dlx_doctor_accept, dlx_grid, "
+                "dlx_ladder_range, dlx_ladder_resolution, dlx_lane_expires, dlx_max_delay, dlx_max_waiting, "
+                "dlx_prefix, dlx_queue_type, dlx_require_rabbitmq."
             ),
         ),
     ],

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -24,24 +21,19 @@ from celery_dlx_retry.cli.dead.options import (
     require_explicit,
     selects,
 )
-from celery_dlx_retry.cli.errors import changes_something
-from celery_dlx_retry.cli.output import confirm, counted, echo, json_line, json_option, printable, yes_option
+from celery_dlx_retry.cli.errors import changes_something, ended_by_exceptions
+from celery_dlx_retry.cli.output import confirm, echo, json_line, json_option, printable, yes_option
 from celery_dlx_retry.operations.edit import find_letter, plan_edit, plan_restore, run_edit, set_arguments
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.purge import Purge
 from celery_dlx_retry.operations.transfer import Import
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.values.escaping import readable_json
 from celery_dlx_retry.wire.task_body import Payload, payload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from celery_dlx_retry.deadletters.letter import DeadMessage
     from celery_dlx_retry.operations.select_letters import LetterQuery
-
-
-# Both end a process by default, without its `finally` blocks. Windows has no SIGHUP.
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @click.command("edit")
@@ -149,9 +141,11 @@ def purge_dead(ctx: click.Context, query: LetterQuery, *, yes: bool, as_json: bo
         with reporter.bar("deleting"):
             result = purge.run()
     if as_json:
-        json_line({"purged": result.purged, "not_found": [*result.missing_ids, *result.absent_groups]})
+        not_found = [*result.missing_ids, *result.absent_groups]
+        json_line({"purged": result.purged, "kept": result.kept, "not_found": not_found})
     else:
-        echo(f"{result.purged} purged")
+        kept = f"; {result.kept} kept: not selected, or dead since the question" if result.kept else ""
+        echo(f"{result.purged} purged{kept}")
     if report_missing(task_id=result.missing_ids, group=result.absent_groups):
         ctx.exit(1)
 
@@ -162,7 +156,7 @@ def in_editor(text: str) -> str:
     The file is in a directory that only this user may enter. The directory is deleted when the editor ends, together
     with the copies that editors leave beside a file, also if SIGTERM or SIGHUP ends the command. SIGKILL leaves it.
     """
-    with _ended_by_exceptions(), TemporaryDirectory(prefix="celery-dlx-edit-", ignore_cleanup_errors=True) as folder:
+    with ended_by_exceptions(), TemporaryDirectory(prefix="celery-dlx-edit-", ignore_cleanup_errors=True) as folder:
         file = Path(folder, "arguments.json")
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as new:
             new.write(text)
@@ -174,24 +168,6 @@ def in_editor(text: str) -> str:
             return file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as exc:
             raise click.ClickException("What the editor left cannot be read as UTF-8. Nothing was changed.") from exc
-
-
-@contextmanager
-def _ended_by_exceptions() -> Iterator[None]:
-    """Let a signal that ends the process raise SystemExit instead; one that is ignored or handled stays so."""
-
-    def end(number: int, _frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
-    replaced = [each for each in _ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
-    for each in replaced:
-        signal.signal(each, end)
-    try:
-        yield
-    finally:
-        for each in replaced:
-            signal.signal(each, signal.SIG_DFL)
 
 
 @click.command("import")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from celery_dlx_retry.cli.context import management_option, note, queue_name, text
-from celery_dlx_retry.cli.output import counted, echo, monitored
+from celery_dlx_retry.cli.output import echo, monitored
 from celery_dlx_retry.deadletters.filter import LetterFilter
 from celery_dlx_retry.operations.monitor import (
     Audited,
@@ -24,6 +24,7 @@ from celery_dlx_retry.operations.monitor import (
 from celery_dlx_retry.operations.operation_errors import InvalidRequest
 from celery_dlx_retry.operations.select_letters import LetterQuery
 from celery_dlx_retry.policy.reasons import Reason
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.values.amounts import age_ms
 from celery_dlx_retry.values.escaping import printable
 
@@ -82,7 +83,9 @@ _OPTIONS = (
     click.option(
         "--older-than", callback=_age, metavar="AGE", help="Only letters that died longer ago: 90s, 30m, 2h, 7d, 2w."
     ),
-    click.option("--newer-than", callback=_age, metavar="AGE", help="Only letters that died within this time."),
+    click.option(
+        "--newer-than", "--since", "newer_than", callback=_age, metavar="AGE", help="Only letters that died since then."
+    ),
     _several("--group", "groups", metavar="GROUP", about="Only letters of this group; see dead groups."),
     click.option("--unreadable", is_flag=True, help="Only letters with headers that cannot be read."),
     management_option,
@@ -109,6 +112,8 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
             everything=options.pop("everything", False),
             management_url=options.pop("management_url"),
         )
+        if chosen.impossible:
+            note(f"this filter matches no letter: {chosen.impossible}.")
         command(ctx, query=query, **options)
 
     decorated: Callable[..., None] = click.pass_context(with_query)

@@ -13,10 +13,10 @@ import click
 from celery_dlx_retry.cli.context import COUNT, app_of, management_option, report_missing, text
 from celery_dlx_retry.cli.dead.options import Reporter, queue_option, selects
 from celery_dlx_retry.cli.output import (
-    counted,
     echo,
     json_line,
     json_option,
+    most_of,
     seconds,
     table,
     time_of,
@@ -31,16 +31,22 @@ from celery_dlx_retry.operations.select_letters import (
     list_letters,
 )
 from celery_dlx_retry.operations.transfer import export_letters
+from celery_dlx_retry.sentences import counted
 from celery_dlx_retry.values.escaping import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from celery_dlx_retry.deadletters.groups import Group
     from celery_dlx_retry.wire.headers import Failure
 
 
-_IDS = ("group", "sample")
+_GROUP_COLUMNS = (
+    "group", "count", "task", "queue", "reason", "error", "where", "first died", "last died", "trend", "sample",
+)  # fmt: skip
+_WHOLE = ("group", "count", "first died", "last died", "trend", "sample")
+#: What a narrow terminal does not show, the first one first.
+_DROPPED = ("sample", "first died", "where", "reason", "queue", "last died")
 _COLUMNS = ("died", "reason", "task", "id", "error", "attempts", "waited", "queue", "worker", "group")
 
 
@@ -74,35 +80,43 @@ def list_dead(  # noqa: PLR0913 - one per option
 
 @click.command("groups")
 @selects
+@click.option("--trend", is_flag=True, help="Also show when the letters of each group died, as a row of bars.")
 @json_option
-def group_dead(ctx: click.Context, query: LetterQuery, *, as_json: bool) -> None:
-    """Count dead letters by what failed where. That is exception type and innermost frame of your own code."""
+def group_dead(ctx: click.Context, query: LetterQuery, *, trend: bool, as_json: bool) -> None:
+    """Count dead letters by what failed where. That is the error, and the function of your own code or the task."""
     reporter = Reporter()
     with app_of(ctx) as app, reporter.bar("reading"):
         found = group_letters(app, query, monitor=reporter.monitor)
+    start_ms = query.filter.died_after_ms or min((it.first_ms for it in found.groups if it.first_ms), default=0)
+    end_ms = max((it.last_ms for it in found.groups), default=0)
+    trends = [group.deaths.trend(start_ms, end_ms) if trend else "" for group in found.groups]
     if as_json:
-        for group in found.groups:
-            json_line(group.facts)
+        for group, bars in zip(found.groups, trends, strict=True):
+            json_line({**group.facts, **({"trend": bars} if trend else {})})
     else:
-        columns = ("group", "count", "error", "where", "first died", "last died", "sample")
-        table(columns, _rows(found.groups), whole=_IDS)
+        columns = tuple(it for it in _GROUP_COLUMNS if trend or it != "trend")
+        rows = [
+            [value for name, value in zip(_GROUP_COLUMNS, (*_group_row(group), bars, group.sample_id), strict=True)
+             if name in columns]
+            for group, bars in zip(found.groups, trends, strict=True)
+        ]  # fmt: skip
+        table(columns, rows, whole=_WHOLE, drop=_DROPPED)
     if report_missing(group=found.absent_groups):
         ctx.exit(1)
 
 
-def _rows(groups: Iterable[Group]) -> list[tuple[object, ...]]:
-    return [
-        (
-            group.fingerprint.group,
-            group.count,
-            group.fingerprint.error,
-            group.fingerprint.where,
-            time_of(group.first_ms),
-            time_of(group.last_ms),
-            group.sample_id,
-        )
-        for group in groups
-    ]
+def _group_row(group: Group) -> tuple[object, ...]:
+    return (
+        group.fingerprint.group,
+        group.count,
+        most_of(group.tasks),
+        most_of(group.queues),
+        most_of(group.reasons),
+        group.fingerprint.error,
+        group.fingerprint.where,
+        time_of(group.first_ms),
+        time_of(group.last_ms),
+    )
 
 
 def _print_lines(letter: DeadMessage) -> None:
