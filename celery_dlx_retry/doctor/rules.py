@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_dlx_retry.doctor import app_rules, broker_rules, now_rules, queue_rules  # noqa: F401 - they add their rules
+from celery_dlx_retry.doctor import app_rules, broker_rules, now_rules, queue_rules
 from celery_dlx_retry.doctor.rule import RULES, SEVERITIES, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_dlx_retry.doctor.facts import Facts
+
+_FILES = [it.__name__ for it in (app_rules, broker_rules, now_rules, queue_rules)]
+#: The worst first. A rule is added when its file is imported, so the files need an order of their own.
+ALL_RULES = sorted(RULES, key=lambda it: (SEVERITIES.index(it.severity), _FILES.index(it.facts.__module__)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,6 @@ def findings(facts: Facts, *, accept: Iterable[str] = ()) -> list[Finding]:
             cure=rule.cure,
             accepted=is_accepted(rule.code, fact, accept),
         )
-        for rule in sorted(RULES, key=lambda it: SEVERITIES.index(it.severity))
+        for rule in ALL_RULES
         for fact in rule.facts(facts)
     ]

@@ -14,8 +14,7 @@ from celery_dlx_retry.app.routes import exchanges_of_tasks
 from celery_dlx_retry.broker.find_drift import find, missing_queue
 from celery_dlx_retry.broker.permission_probe import forbidden
 from celery_dlx_retry.doctor.facts import Facts, WorkQueueFacts
-from celery_dlx_retry.doctor.rule import RULES
-from celery_dlx_retry.doctor.rules import Finding, findings
+from celery_dlx_retry.doctor.rules import ALL_RULES, Finding, findings
 from celery_dlx_retry.errors import Forbidden, InvalidSetting
 from celery_dlx_retry.operations.app_facts import facts_of_app, facts_of_queues, facts_of_tasks
 from celery_dlx_retry.operations.app_queues import (
@@ -92,7 +91,7 @@ def diagnose(
 def _accepted(app: Celery) -> tuple[str, ...]:
     """Return dlx_doctor_accept; raise InvalidSetting for a code that no rule has."""
     accept = context_of(app).settings.doctor_accept
-    codes = {rule.code for rule in RULES}
+    codes = {rule.code for rule in ALL_RULES}
     for entry in accept:
         if entry.partition(":")[0] not in codes:
             close = difflib.get_close_matches(entry.partition(":")[0], codes, n=1)
