@@ -185,7 +185,6 @@ class ConfirmedProducer(HookedProducer):
         self._address = {"exchange": exchange, "routing_key": routing_key}
         with self._translated_errors():
             super().publish(body, **{**options, **self._address, **self._shown, **own, **self._waiting})
-        self.confirmed += 1
 
     def publish_message(self, message: Message, *, exchange: str, routing_key: str, as_found: bool = False) -> None:
         """Publish a message as it is, and wait for the confirm.
@@ -207,7 +206,6 @@ class ConfirmedProducer(HookedProducer):
         self._address = {"exchange": exchange, "routing_key": routing_key}
         with self._translated_errors():
             self.send(content, **self._address, **self._waiting)
-        self.confirmed += 1
 
     @property
     def _waiting(self) -> dict[str, Any]:
@@ -275,6 +273,7 @@ class ConfirmedProducer(HookedProducer):
     def _send_once(self, message: tuple[Any, ...], options: dict[str, Any]) -> None:
         with self._translated_errors():
             self.channel.basic_publish(encoded(self.channel, *message), **self._address, **options)
+        self.confirmed += 1
 
     def _reconnect(self) -> None:
         connection = self.connection

@@ -274,6 +274,17 @@ def test_what_the_broker_wrote_into_the_headers_is_left_out(bench):
     assert message.headers == {"id": 1, "x-request": "mine"}
 
 
+def test_a_publish_that_a_patch_of_kombu_swallows_is_not_confirmed(bench, monkeypatch):
+    queue, publisher = bench.queue(), bench.publisher()
+    monkeypatch.setattr(Producer, "publish", lambda *_, **__: None)
+
+    with publisher.producer() as producer:
+        producer.publish("", exchange="", routing_key=queue)
+
+    assert producer.confirmed == 0
+    assert bench.depth(queue) == 0
+
+
 def send_many(publisher, queue):
     for _ in range(10):  # a quorum queue takes some more than its limit
         send(publisher, queue)
