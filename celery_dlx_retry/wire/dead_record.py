@@ -87,7 +87,8 @@ def with_record(headers: Mapping[str, Any], record: DeadRecord) -> dict[str, Any
         # It belongs to an earlier death, as x-death does. From here on the record is ours.
         letter[UNREADABLE] = {name: raw for name, raw in letter[UNREADABLE].items() if name != _DEATHS}
     for name in _TEXTS:
-        text = record.reason.value if name == "reason" else str(getattr(record, name))
+        # The text of an enum's member, without a call of the enum.
+        text = str.__str__(record.reason) if name == "reason" else str(getattr(record, name))
         is_short = len(text) <= NAME_BYTES and text.isascii()
         letter[_KEYS[name]] = text if is_short else cut(text, NAME_BYTES)
     for name in _NUMBERS:
