@@ -243,9 +243,12 @@ def test_the_doctor_finds_what_bites(project, broker, dlx):
     assert all(it["fact"] and it["consequence"] and it["cure"] for it in found)
 
 
-def test_the_doctor_finds_nothing_in_a_healthy_project(project, broker, dlx):
-    assert dlx
-    found = alone(project, broker, "project_well", code=0)
+def test_the_doctor_finds_nothing_in_a_healthy_project(request, broker, http_api):
+    assert http_api
+    with stage(request) as fresh:  # no test has left a task in its queue
+        with CommandLine(fresh, broker, module="project_well").start("declare") as process:
+            assert process.wait(60) == 0
+        found = alone(fresh, broker, "project_well", code=0)
 
     assert {it["code"] for it in found} == {"no-consumer"}  # its workers do not run
 
