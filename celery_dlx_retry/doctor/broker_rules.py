@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_dlx_retry.doctor.facts import Facts
 
 _RESTARTS = "#16652"
-_MOST_AT_LEAST_ONCE = 80
+_MOST_AT_LEAST_ONCE = 200
 _FEW_LANES = 5
 
 

@@ -28,6 +28,7 @@ from celery_dlx_retry.policy.reasons import Reason
 from celery_dlx_retry.topology.names import Names, WorkQueue
 from celery_dlx_retry.wire.dead_record import DeadRecord, with_record
 from tests.acceptance.tenancy import Tenancy
+from tests.side_by_side import celery_exporter
 from tests.workers import celery, start_worker
 
 ROOT = Path(__file__).parents[2]
@@ -88,11 +89,18 @@ WAYS = {
     "test_every_transcript_is_of_a_page_whose_sessions_are_compared": lambda line: line.language == "console",
     "test_every_command_does_its_work": lambda line: re.match(r"celery -A shop (-b \S+ )?dlx |rabbitmqctl ", line.text),
     "test_make_has_the_target": lambda line: line.text.startswith("make "),
+    # tests/side_by_side runs celery-exporter in an environment of its own.
+    "test_the_page_starts_celery_exporter_as_the_tests_do": lambda line: line.text in exporter_lines(),
     "test_the_program_takes_these_arguments": lambda line: line.text.startswith("python "),
     "test_pip_has_installed_this_checkout": lambda line: line.text.startswith("pip install "),
     # In tests/containers, where there is an engine.
     "test_the_shops_day_is_as_promised_in_containers": lambda line: line.text.startswith("docker compose "),
 }
+
+
+def exporter_lines():
+    broker = "--broker-url amqp://guest:guest@127.0.0.1//"
+    return [f"pip install {celery_exporter.REQUIREMENT}", f'python -c "{celery_exporter.COMMAND}" {broker}']
 
 
 def way_of(line):
@@ -113,6 +121,10 @@ def test_a_line_that_nobody_runs_would_be_found_out():
     assert way_of(Line("adopt.md", "sh", "celery -A shop call shop.charge")) is None
 
 
+def test_the_page_starts_celery_exporter_as_the_tests_do():
+    assert [it.text for it in lines_of("test_the_page_starts_celery_exporter_as_the_tests_do")] == exporter_lines()
+
+
 def test_every_way_is_a_test_and_has_lines():
     tests = "".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
 
@@ -124,7 +136,7 @@ def test_every_way_is_a_test_and_has_lines():
 def test_no_shell_line_hides_in_a_block_of_another_name():
     found = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 
-    assert found <= {"python", "sh", "console", "text", "diff", "promql"}
+    assert found <= {"python", "sh", "console", "text", "diff", "promql", "yaml"}
 
 
 def test_every_transcript_is_of_a_page_whose_sessions_are_compared():
@@ -344,7 +356,11 @@ class Shop:
             case ["waiting", _]:
                 lane = NAMES.lane(ORDERS, 600_000)
                 self._publish(NAMES.lanes(), lane, {"task": "shop.charge", "id": self.task_id, "retries": 1})
-            case ["check" | "doctor" | "prune", *_]:
+            case ["doctor", *_]:
+                self.dlx("declare")
+                self.bury()  # so that there is something to purge
+                self.dlx("dead", "purge", "--all", "--yes")  # the doctor counts the tasks that died lately
+            case ["check" | "prune", *_]:
                 self.dlx("declare")  # a page before may have pruned, or deleted a queue
 
     def bury(self):

@@ -88,7 +88,7 @@ ILL = [
     ("broker-bug", {"version": (4, 3, 4)}, "4.3.4 has the bug rabbitmq-server#17012"),
     ("broker-bug", {"version": (3, 13, 7), "nodes": CLUSTER}, "#16652"),
     ("leaders-on-one-node", {"nodes": CLUSTER, "lane_leaders": {"rabbit@a": 5}}, "all 5 quorum lanes are on rabbit@a"),
-    ("many-at-least-once", {"at_least_once": 81, "version": (4, 2, 9)}, "81 queues"),
+    ("many-at-least-once", {"at_least_once": 201, "version": (4, 2, 9)}, "201 queues"),
     ("broker-alarm", {"nodes": (NodeFacts(name="rabbit@a", alarms=("disk",)),)}, "rabbit@a has a disk alarm"),
     ("node-down", {"nodes": (NodeFacts(name="rabbit@b", is_running=False),)}, "rabbit@b does not run"),
     ("work-queue-missing", {"queues": (counted(exists=False, was_used=True, waiting=2),)}, "and 2 tasks wait for it"),
@@ -124,7 +124,7 @@ WELL = [
     {"version": (4, 4, 0), "nodes": CLUSTER},
     {"nodes": CLUSTER, "lane_leaders": {"rabbit@a": 5, "rabbit@b": 1}},
     {"nodes": CLUSTER[:1], "lane_leaders": {"rabbit@a": 50}},  # there is no other node
-    {"at_least_once": 81, "version": (4, 3, 5)},
+    {"at_least_once": 201, "version": (4, 3, 5)},
     {"queues": (counted(dead_lately=9),)},
     {"tasks": (task(mapped=("shop.mail",)),), "maps_are_ours": True},
 ]

@@ -141,7 +141,7 @@ def seen(request):
 
         eventually(lambda: len(project.dead()) == 1, within=40)
         for way in ("plain", "policy", "changed", "slow", "crashes"):
-            eventually(lambda way=way: bodies(way, 2 if way != "crashes" else 1), within=60)
+            eventually(lambda way=way: bodies(way, 2), within=60)
         replay = project.celery("dlx", "dead", "replay", "--yes", "--all")
         assert replay.returncode == 0, replay.stderr + replay.stdout
         eventually(lambda: bodies("dies", 2), within=40)
