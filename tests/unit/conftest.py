@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from hypothesis import settings
 
@@ -20,3 +22,13 @@ settings.load_profile(PROFILE)
 def broker():
     """Unit tests run without one: a test that needs it belongs to tests/broker or tests/worker."""
     pytest.fail("tests/unit has no broker", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _pythons_log_level():
+    """An in-process worker of another test, in the same process, sets the level of the root logger to ERROR."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.WARNING)
+    yield
+    root.setLevel(level)
